@@ -1,0 +1,134 @@
+"""The configuration of a run: everything a profile may say, checked once, then frozen.
+
+A profile is a TOML file beside this one. Paths in it are relative to the project's root.
+"""
+
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+
+class Section(BaseModel):
+    """A frozen part of the configuration that refuses unknown keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ModelConfig(Section):
+    path: Path
+    """Folder of the base model, a complete Hugging Face checkpoint."""
+    max_model_len: int = Field(ge=128, le=262_144)
+    """Tokens the inference server makes room for; a whole episode must fit."""
+
+
+class MazeConfig(Section):
+    test_set: Path
+    """The fixed mazes of the evaluation. Their size is the size of the training mazes."""
+    cell_px: int = Field(25, ge=4, le=64)
+    """Pixels a cell is drawn with; VisGym draws 25."""
+    frame_multiple_px: int = Field(1, ge=1, le=64)
+    """Frames are padded to a multiple of this many pixels; 1 leaves them alone."""
+    max_turns: int = Field(ge=1, le=200)
+    """Answers a player may give in one episode, the final stop included."""
+
+
+class ImageConfig(Section):
+    backend: Literal["environment"] = "environment"
+    """`environment`: a uv environment in a content-addressed folder, without containers."""
+
+
+class ClusterConfig(Section):
+    backend: Literal["local_ray"] = "local_ray"
+    """`local_ray`: a head and worker raylets as processes of this machine."""
+    num_workers: int = Field(1, ge=1, le=64)
+    cpus_per_worker: int = Field(2, ge=1, le=512)
+    gpus_per_worker: int = Field(1, ge=1, le=16)
+    """On a CPU these are logical: one training process each."""
+    object_store_mb: int = Field(256, ge=80, le=1_000_000)
+    """Shared memory of each node for Ray objects."""
+    start_timeout_s: int = Field(180, ge=10, le=7200)
+
+
+class LoraConfig(Section):
+    rank: int = Field(32, ge=1, le=512)
+    alpha: int = Field(32, ge=1, le=1024)
+    exclude_modules: str = ".*visual.*"
+    """Regular expression of modules without an adapter. vLLM ignores adapters of the vision
+    tower, so training them would let trainer and server drift apart."""
+
+
+class TrainConfig(Section):
+    device: Literal["cpu", "cuda"] = "cuda"
+    steps: int = Field(ge=1, le=100_000)
+    seed: int = Field(1, ge=0, le=2**31 - 1)
+    mazes_per_step: int = Field(ge=1, le=4096)
+    samples_per_maze: int = Field(ge=2, le=256)
+    """Size of a GRPO group: all its samples play the same maze."""
+    mini_batch_mazes: int = Field(ge=1, le=4096)
+    """Mazes per optimizer step; mazes_per_step / mini_batch_mazes optimizer steps per step."""
+    micro_batch_episodes: int = Field(ge=1, le=4096)
+    """Episodes in one forward and backward pass of one training process."""
+    learning_rate: float = Field(gt=0, le=1)
+    temperature: float = Field(1.0, gt=0, le=5)
+    max_action_tokens: int = Field(ge=1, le=8192)
+    """Tokens of one answer."""
+    clip_low: float = Field(0.2, gt=0, lt=1)
+    clip_high: float = Field(0.2, gt=0, lt=10)
+    loss_reduction: Literal["token_mean", "sequence_mean"] = "token_mean"
+    normalise_by_std: bool = True
+    """Divide a group's advantages by their standard deviation; False is Dr. GRPO."""
+    kl_coefficient: float = Field(0.0, ge=0, le=1)
+    """Weight of the KL term to the base model; 0 needs no reference model."""
+    format_bonus: float = Field(0.0, ge=0, lt=1)
+    """Share of the reward for well-formed answers; the rest is for solving the maze."""
+    lora: LoraConfig = LoraConfig()
+    num_processes: int = Field(1, ge=1, le=1024)
+    """FSDP processes, one (logical) GPU each."""
+    rollout_concurrency: int = Field(64, ge=1, le=4096)
+    """Episodes that the inference server holds at a time."""
+    kv_cache_gb: int = Field(1, ge=1, le=1024)
+    """Room of the inference server for attention keys and values, on a CPU."""
+    checkpoint_every_steps: int = Field(ge=1, le=10_000)
+    keep_checkpoints: int = Field(2, ge=1, le=1000)
+    max_attempts: int = Field(5, ge=1, le=100)
+    """Attempts without progress in between after which training gives up."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.mini_batch_mazes > self.mazes_per_step:
+            raise ValueError(
+                f"mini_batch_mazes is {self.mini_batch_mazes}, more than the "
+                f"{self.mazes_per_step} mazes of a step"
+            )
+        return self
+
+
+class EvaluateConfig(Section):
+    max_action_tokens: int = Field(ge=1, le=8192)
+    concurrency: int = Field(32, ge=1, le=4096)
+    """Episodes played at a time."""
+    dtype: Literal["float32", "bfloat16", "auto"] = "auto"
+    """Number format of the inference server, for hosting too: the same numbers are served."""
+
+
+class HostConfig(Section):
+    backend: Literal["vllm_server"] = "vllm_server"
+    port: int = Field(8100, ge=1024, le=65535)
+    adapter_name: str = Field("maze-solver", pattern=r"^[a-z0-9][a-z0-9.-]{0,62}$")
+    """Model name under which the adapter answers; the base answers as `base`."""
+    start_timeout_s: int = Field(300, ge=10, le=7200)
+
+
+class PostTrainConfig(Section):
+    """A profile."""
+
+    name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]{0,30}$")
+    """Names the run's folder, with a digest behind it."""
+    model: ModelConfig
+    mazes: MazeConfig
+    image: ImageConfig = ImageConfig()
+    cluster: ClusterConfig = ClusterConfig()
+    train: TrainConfig
+    evaluate: EvaluateConfig
+    host: HostConfig = HostConfig()

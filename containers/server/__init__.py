@@ -1,0 +1,1 @@
+"""The server image: how an inference server is started and how its processes end."""

@@ -1,0 +1,75 @@
+"""The command line of an inference server, as a pure function of what it shall serve.
+
+Two servers are started from here: SkyRL's (token in, token out, adapters replaced in place; it
+feeds the training) and vLLM's own OpenAI server (chat in, chat out; it evaluates and hosts).
+"""
+
+import os
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+OPENAI_SERVER = "vllm.entrypoints.openai.api_server"
+SKYRL_SERVER = "skyrl.backends.skyrl_train.inference_servers.vllm_server_actor"
+
+BASE_NAME = "base"
+"""Model name under which the base answers."""
+
+
+@dataclass(frozen=True)
+class ServerPlan:
+    """What a server serves and on what. `adapters` maps model names to PEFT folders."""
+
+    module: str
+    model: Path
+    served_name: str
+    port: int
+    device: Literal["cpu", "cuda"]
+    dtype: str
+    max_model_len: int
+    max_num_seqs: int
+    lora_rank: int
+    max_images: int
+    seed: int = 0
+    adapters: dict[str, Path] = field(default_factory=dict)
+    kv_cache_gb: int = 1
+
+
+def command(plan: ServerPlan) -> list[str]:
+    """The argument list; the server binds to 127.0.0.1 only."""
+    arguments = [
+        *(sys.executable, "-m", plan.module),
+        *("--model", str(plan.model), "--served-model-name", plan.served_name),
+        *("--host", "127.0.0.1", "--port", str(plan.port)),
+        *("--dtype", plan.dtype, "--seed", str(plan.seed)),
+        *("--max-model-len", str(plan.max_model_len), "--max-num-seqs", str(plan.max_num_seqs)),
+        *("--limit-mm-per-prompt", f'{{"image": {plan.max_images}, "video": 0}}'),
+        *("--enable-lora", "--max-lora-rank", str(plan.lora_rank)),
+        *("--generation-config", "vllm", "--logprobs-mode", "processed_logprobs"),
+        *("--disable-uvicorn-access-log",),
+    ]
+    if plan.adapters:
+        named = [f"{name}={folder}" for name, folder in plan.adapters.items()]
+        arguments += ["--lora-modules", *named]
+    if plan.device == "cpu":
+        worker = "vllm.v1.worker.cpu_worker.CPUWorker"
+        arguments += ["--worker-cls", worker, "--enforce-eager"]
+    return arguments
+
+
+def environment(plan: ServerPlan) -> dict[str, str]:
+    """Variables on top of the inherited ones: offline, no telemetry, CPU threads and memory."""
+    variables = {
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "DO_NOT_TRACK": "1",
+        "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
+    }
+    if plan.device == "cpu":
+        variables |= {
+            "VLLM_CPU_KVCACHE_SPACE": str(plan.kv_cache_gb),
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+            "OMP_NUM_THREADS": str(os.cpu_count() or 1),
+        }
+    return variables

@@ -1,0 +1,74 @@
+"""Run a command whose whole process group ends with whoever started it, however that one ends.
+
+vLLM's API server has engine processes that outlive it at full load when it is killed. So the
+leash leads: it asks the kernel for a signal when its own parent dies, starts the command in a
+new process group, and kills that group on any way out.
+
+    python -m containers.server.leash COMMAND [ARGUMENT ...]
+"""
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+_PR_SET_PDEATHSIG = 1
+
+
+@contextmanager
+def leashed(
+    command: Sequence[str], environment: Mapping[str, str], log: Path
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Start `command` on a leash, its output appended to `log`; its group is gone on return."""
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "containers.server.leash", *command],
+            env={**os.environ, **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.wait(timeout=30)
+
+
+def lead(command: Sequence[str]) -> int:
+    """Run `command` in its own process group and take the group down before returning."""
+    parent = os.getppid()
+    die_with_parent(signal.SIGTERM)
+    signal.signal(signal.SIGTERM, _leave)
+    signal.signal(signal.SIGINT, _leave)
+    child = subprocess.Popen(
+        command, start_new_session=True, preexec_fn=lambda: die_with_parent(signal.SIGKILL)
+    )
+    try:
+        if os.getppid() != parent:  # it died before the kernel knew that we care
+            return 1
+        return child.wait()
+    finally:
+        try:
+            os.killpg(child.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass  # the group ended by itself
+        child.wait()
+
+
+def die_with_parent(signal_number: int) -> None:
+    """Ask Linux to send this process a signal when its parent thread ends."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal_number)
+
+
+def _leave(signal_number: int, _: FrameType | None) -> None:
+    raise SystemExit(128 + signal_number)
+
+
+if __name__ == "__main__":
+    sys.exit(lead(sys.argv[1:]))

@@ -1,0 +1,48 @@
+"""An inference server for the length of a `with`: started, awaited, and gone on the way out."""
+
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from containers.server.launch import ServerPlan, command, environment
+from containers.server.leash import leashed
+
+
+@contextmanager
+def inference_server(plan: ServerPlan, log: Path, timeout_s: float = 600) -> Iterator[str]:
+    """Run a server and yield its address once it is healthy.
+
+    Raises:
+        RuntimeError: the server ended or was not healthy in time; names its log.
+    """
+    url = f"http://127.0.0.1:{plan.port}"
+    with leashed(command(plan), environment(plan), log) as process:
+        _await_health(url, process, log, timeout_s)
+        yield url
+
+
+def free_port() -> int:
+    """A port that is free now, chosen by the kernel."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def _await_health(
+    url: str, process: subprocess.Popen[bytes], log: Path, timeout_s: float
+) -> None:
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise RuntimeError(f"the inference server ended while starting; see {log}")
+        try:
+            with urllib.request.urlopen(f"{url}/health", timeout=5):
+                return
+        except (urllib.error.URLError, TimeoutError, ConnectionError):
+            time.sleep(0.2)
+    raise RuntimeError(f"the inference server was not healthy within {timeout_s:.0f} s; see {log}")

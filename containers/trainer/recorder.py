@@ -1,0 +1,74 @@
+"""What a training step leaves behind, in an order that survives a crash at any point.
+
+For each step: its line of metrics, flushed; then, where a checkpoint was written, the commit of
+that checkpoint and its adapter. So a committed checkpoint's step always has its metrics, and a
+run that goes on from it misses and doubles nothing.
+"""
+
+import math
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from skyrl.train.utils.callbacks import CallbackInput, TrainingCallback, TrainingControl
+
+from configs.jobs import MetricsLine, TrainJob
+from containers.trainer.adapters import publish
+from containers.trainer.checkpoints import commit, prune
+
+
+class Recorder(TrainingCallback):
+    """Appends to metrics.jsonl, commits checkpoints and publishes adapters."""
+
+    def __init__(self, job: TrainJob) -> None:
+        self._job = job
+        self._unfinished: Path | None = None
+
+    def on_save(self, trainer: Any, callback_input: CallbackInput, control: TrainingControl) -> None:
+        assert callback_input.ckpt_path
+        self._unfinished = Path(callback_input.ckpt_path)
+
+    def on_log(self, trainer: Any, callback_input: CallbackInput, control: TrainingControl) -> None:
+        self._append(callback_input.global_step, callback_input.logs or {})
+        self._finish(callback_input.global_step)
+
+    def on_train_end(
+        self, trainer: Any, callback_input: CallbackInput, control: TrainingControl
+    ) -> None:
+        """SkyRL saves once more after a last step that was not due for a checkpoint."""
+        self._finish(callback_input.global_step)
+
+    def _append(self, step: int, logs: dict[str, Any]) -> None:
+        values = {
+            key: float(value)
+            for key, value in logs.items()
+            if isinstance(value, int | float) and math.isfinite(value)
+        }
+        line = MetricsLine(
+            step=step,
+            attempt=self._job.attempt,
+            wall_time_ms=time.time_ns() // 1_000_000,
+            values=values,
+        )
+        append_line(self._job.metrics, line.model_dump_json())
+
+    def _finish(self, step: int) -> None:
+        if self._unfinished is None:
+            return
+        publish(self._unfinished, step, self._job)
+        commit(self._unfinished, step, self._job.attempt, self._job.config.train.num_processes)
+        self._unfinished = None
+        prune(self._job.checkpoints, self._job.config.train.keep_checkpoints)
+
+
+def append_line(path: Path, line: str) -> None:
+    """Append one line and have it on the disk; a torn last line of a crash is closed first."""
+    with path.open("ab+") as file:
+        if file.tell() > 0:
+            file.seek(-1, os.SEEK_END)
+            if file.read(1) != b"\n":
+                file.write(b"\n")
+        file.write(line.encode() + b"\n")
+        file.flush()
+        os.fsync(file.fileno())

@@ -1,0 +1,83 @@
+"""The training job: go on from the newest complete checkpoint until the last step is done.
+
+    python -m containers.trainer.train_main JOB.json
+
+It may be killed at any moment and started again with the next attempt number.
+"""
+
+import os
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+from loguru import logger
+
+from configs.jobs import TrainJob
+from configs.mazes import load_maze_set
+from containers.server.launch import BASE_NAME, SKYRL_SERVER, ServerPlan
+from containers.trainer import checkpoints
+from containers.trainer.inference import free_port, inference_server
+from containers.trainer.rows import write_rows
+
+
+def main() -> None:
+    """Read the job and train."""
+    job = TrainJob.read(Path(sys.argv[1]))
+    for folder in (job.checkpoints, job.adapters, job.scratch):
+        folder.mkdir(parents=True, exist_ok=True)
+    resume = checkpoints.newest(job.checkpoints, job.config.train.num_processes)
+    checkpoints.drop_newer(job.checkpoints, resume)
+    if resume and checkpoints.step_of(resume) >= job.config.train.steps:
+        logger.info(f"{resume.name} is the last step: nothing left to train")
+        return
+    logger.info(f"attempt {job.attempt} starts from {resume.name if resume else 'the base'}")
+    train(job, resume)
+
+
+def train(job: TrainJob, resume: Path | None) -> None:
+    """Train from `resume` to the last step."""
+    if job.config.train.device == "cpu":
+        import containers.trainer.cpu_device  # noqa: F401  before SkyRL
+    from skyrl.train.utils import validate_cfg
+    from skyrl.train.utils.utils import initialize_ray
+
+    from containers.trainer.experiment import MazeExperiment
+    from containers.trainer.maze_env import register
+    from containers.trainer.skyrl_config import translate
+
+    rows = job.scratch / "rows.jsonl"
+    write_rows(job.config, load_maze_set(job.config.mazes.test_set), rows)
+    register(job.config)
+    with rollout_server(job) as url:
+        cfg = translate(job, rows, url, resume)
+        validate_cfg(cfg)
+        os.environ["SKYRL_PYTHONPATH_EXPORT"] = "1"
+        initialize_ray(cfg)
+        MazeExperiment(cfg, job).run()
+
+
+def rollout_server(job: TrainJob) -> Any:
+    """On a CPU, the server that plays the training episodes; on GPUs SkyRL brings its own."""
+    if job.config.train.device == "cuda":
+        return nullcontext()
+    config = job.config
+    plan = ServerPlan(
+        module=SKYRL_SERVER,
+        model=config.model.path,
+        served_name=BASE_NAME,
+        port=free_port(),
+        device="cpu",
+        dtype="float32",
+        max_model_len=config.model.max_model_len,
+        max_num_seqs=config.train.rollout_concurrency,
+        lora_rank=config.train.lora.rank,
+        max_images=config.mazes.max_turns,
+        seed=config.train.seed + job.attempt,
+        kv_cache_gb=config.train.kv_cache_gb,
+    )
+    return inference_server(plan, job.scratch / "inference-server.log")
+
+
+if __name__ == "__main__":
+    main()
