@@ -16,6 +16,9 @@ SKYRL_SERVER = "skyrl.backends.skyrl_train.inference_servers.vllm_server_actor"
 BASE_NAME = "base"
 """Model name under which the base answers."""
 
+CPU_BLOCK_TOKENS = 32
+"""Block of the prefix cache on a CPU. Its default of 128 finds no common prefix in short talks."""
+
 
 @dataclass(frozen=True)
 class ServerPlan:
@@ -53,8 +56,9 @@ def command(plan: ServerPlan) -> list[str]:
         named = [f"{name}={folder}" for name, folder in plan.adapters.items()]
         arguments += ["--lora-modules", *named]
     if plan.device == "cpu":
-        worker = "vllm.v1.worker.cpu_worker.CPUWorker"
+        worker = "containers.server.cpu_worker.AriadneCpuWorker"
         arguments += ["--worker-cls", worker, "--enforce-eager"]
+        arguments += ["--block-size", str(CPU_BLOCK_TOKENS)]
     return arguments
 
 

@@ -7,6 +7,7 @@ from skyrl.train.entrypoints.main_base import BasePPOExp
 from skyrl.train.trainer import RayPPOTrainer
 
 from configs.jobs import TrainJob
+from containers.server.launch import CPU_BLOCK_TOKENS
 from containers.trainer.generator import TokenTruthGenerator
 from containers.trainer.recorder import Recorder
 
@@ -49,7 +50,15 @@ class MazeExperiment(BasePPOExp):
             inference_engine_client=inference_engine_client,
             tokenizer=tokenizer,
             policy_model_name=resolve_policy_model_name(cfg),
+            cache_block_tokens=self._cache_block_tokens(),
         )
+
+    def _cache_block_tokens(self) -> int | None:
+        """The CPU server's blocks: a GiB holds the episodes of the tiny model many times over.
+
+        SkyRL's own engines on GPUs get all pixels; their cache may have to evict.
+        """
+        return CPU_BLOCK_TOKENS if self._job.config.train.device == "cpu" else None
 
     def get_trainer(self, *args: Any, **kwargs: Any) -> MazeTrainer:
         return MazeTrainer(*args, callbacks=[Recorder(self._job)], **kwargs)

@@ -44,6 +44,9 @@ class Picture:
 
     content_hash: str
     kwargs_data: str
+    """The processed picture, serialised by the server."""
+    grid_data: str | None
+    """The same with its grid of patches only, where the server gives that."""
     offset: int
     """Of its first placeholder token within the message."""
     length: int
@@ -71,6 +74,8 @@ class Episode:
     logprobs: list[float] = field(default_factory=list)
     rewards: list[float] = field(default_factory=list)
     pictures: list[Picture] = field(default_factory=list)
+    num_computed: int = 0
+    """Leading tokens that the server has computed for certain."""
     offsets: list[int] = field(default_factory=list)
     """Position of each picture's first placeholder in prompt and response together."""
 
@@ -94,29 +99,39 @@ class Episode:
         self.loss_mask.extend([0 if masked else 1] * len(ids))
         self.rewards.extend([0.0] * len(ids))
 
-    def features(self) -> dict[str, Any] | None:
-        """The pictures in the form of vLLM's token-in token-out endpoint."""
+    def features(self, num_cached: int) -> dict[str, Any] | None:
+        """The pictures in the form of vLLM's token-in token-out endpoint.
+
+        Of a picture within the first `num_cached` tokens, whose keys and values the server
+        still has, only the grid is sent: it is needed for positions, the pixels are not. So
+        what is sent and decoded in an episode grows with its turns, not with their square.
+        """
         if not self.pictures:
             return None
-        places = zip(self.pictures, self.offsets, strict=True)
+        places, data = [], []
+        for picture, offset in zip(self.pictures, self.offsets, strict=True):
+            places.append({"offset": offset, "length": picture.length})
+            is_cached = picture.grid_data and offset + picture.length <= num_cached
+            data.append(picture.grid_data if is_cached else picture.kwargs_data)
         return {
             "mm_hashes": {"image": [picture.content_hash for picture in self.pictures]},
-            "mm_placeholders": {
-                "image": [{"offset": at, "length": picture.length} for picture, at in places]
-            },
-            "kwargs_data": {"image": [picture.kwargs_data for picture in self.pictures]},
+            "mm_placeholders": {"image": places},
+            "kwargs_data": {"image": data},
         }
 
 
 class TokenTruthGenerator(SkyRLVLMGymGenerator):
     """SkyRL's VLM generator with `agent_loop` replaced; what surrounds it is unchanged."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, cache_block_tokens: int | None, **kwargs: Any) -> None:
+        """`cache_block_tokens`: block size of the server's prefix cache, where that cache is
+        known to hold every running episode; None sends all pixels every time."""
         super().__init__(*args, **kwargs)
+        self._block = cache_block_tokens
         self._rendered: dict[str, asyncio.Task[RenderedMessage]] = {}
         vocabulary = self.tokenizer.get_vocab()
         self._vision_ids = {vocabulary[t] for t in VISION_TOKENS if t in vocabulary}
-        self._slots = asyncio.Semaphore(generator_concurrency(self.generator_cfg))
+        self._slots = asyncio.Semaphore(self.generator_cfg.inference_engine.max_num_seqs)
 
     async def generate(self, *args: Any, **kwargs: Any) -> Any:
         """Play a batch. Renderings live as long as the batch: the next one has other mazes."""
@@ -171,7 +186,9 @@ class TokenTruthGenerator(SkyRLVLMGymGenerator):
         while True:
             if len(episode.ids) > max_input_length:
                 return "length"
+            asked = len(episode.ids)
             ids, logprobs, stop_reason = await self._answer(episode, sampling, session, cache_salt)
+            episode.num_computed = asked
             spoken = next((i for i, token in enumerate(ids) if token in self._vision_ids), None)
             if spoken is not None:
                 ids, logprobs = ids[:spoken], logprobs[:spoken]
@@ -190,7 +207,7 @@ class TokenTruthGenerator(SkyRLVLMGymGenerator):
     async def _answer(
         self, episode: Episode, sampling: dict[str, Any], session: str, cache_salt: str | None
     ) -> tuple[list[int], list[float], str]:
-        features = episode.features()
+        features = episode.features(self._num_cached(episode))
         output = await self.inference_engine_client.generate(
             InferenceEngineInput(
                 prompt_token_ids=[episode.ids],
@@ -205,6 +222,12 @@ class TokenTruthGenerator(SkyRLVLMGymGenerator):
         scores = output["response_logprobs"]
         logprobs = list(scores[0]) if scores and scores[0] else [0.0] * len(ids)
         return ids, logprobs, output["stop_reasons"][0]
+
+    def _num_cached(self, episode: Episode) -> int:
+        """Tokens in full blocks that the server computed for this episode's previous answer."""
+        if self._block is None:
+            return 0
+        return (episode.num_computed // self._block) * self._block
 
     def _without_vision_tokens(self, sampling: dict[str, Any]) -> dict[str, Any]:
         return {**sampling, "logit_bias": {str(token): -100.0 for token in self._vision_ids}}
@@ -269,21 +292,18 @@ class TokenTruthGenerator(SkyRLVLMGymGenerator):
         return RenderedMessage(tuple(answer["token_ids"]), pictures)
 
 
-def generator_concurrency(generator_cfg: Any) -> int:
-    """Episodes played at a time: as many as the server has room for."""
-    return generator_cfg.inference_engine.max_num_seqs
-
-
 def _pictures(features: dict[str, Any]) -> tuple[Picture, ...]:
     places = features["mm_placeholders"]["image"]
     hashes, data = features["mm_hashes"]["image"], features["kwargs_data"]["image"]
+    grids = (features.get("mm_metadata") or {}).get("image") or [None] * len(data)
     pictures = []
-    for place, content_hash, kwargs_data in zip(places, hashes, data, strict=True):
+    for place, content_hash, kwargs_data, grid in zip(places, hashes, data, grids, strict=True):
         decoded = decode_mm_kwargs({"image": [kwargs_data]})
         pictures.append(
             Picture(
                 content_hash=content_hash,
                 kwargs_data=kwargs_data,
+                grid_data=grid,
                 offset=place["offset"],
                 length=place["length"],
                 pixel_values=decoded["pixel_values"],
