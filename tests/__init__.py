@@ -1,0 +1,1 @@
+"""Tests of Ariadne; the folders below need different environments."""

@@ -1,0 +1,1 @@
+"""Tests that run in the trainer environment: torch, SkyRL, vLLM."""
