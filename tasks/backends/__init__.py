@@ -1,0 +1,1 @@
+"""Vendors, one a file, behind the Protocols of `protocols`; `wiring` alone picks among them."""

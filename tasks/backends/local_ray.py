@@ -1,0 +1,152 @@
+"""A Ray cluster on this machine: a head and worker raylets, each a supervised process group.
+
+Killing the group of a worker is the death of a node. The head has no CPUs to give: like the
+head of a real cluster it only runs the drivers.
+"""
+
+import os
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+from pydantic import BaseModel
+
+from configs.schema import ClusterConfig
+from tasks.backends.protocols import Cluster, Image, Processes, ProcessSpec
+from tasks.home import Home
+
+HOST = "127.0.0.1"
+
+
+class _Ports(BaseModel):
+    gcs: int
+    dashboard: int
+    image_digest: str
+
+
+class LocalRay:
+    """Implements `ClusterBackend` with supervised raylets."""
+
+    def __init__(self, home: Home, processes: Processes) -> None:
+        self._home = home
+        self._processes = processes
+
+    def find(self, name: str, config: ClusterConfig, image: Image) -> Cluster | None:
+        ports = self._read_ports(name)
+        if ports is None or ports.image_digest != image.digest:
+            return None
+        alive = _count_nodes(ports.dashboard)
+        if alive != 1 + config.num_workers:
+            return None
+        return self._cluster(name, ports, alive)
+
+    def start(self, name: str, config: ClusterConfig, image: Image) -> Cluster:
+        """Start all raylets and wait for them.
+
+        Raises:
+            RuntimeError: they did not come up in time; names the logs.
+        """
+        self.stop(name)
+        ports = _Ports(gcs=_free_port(), dashboard=_free_port(), image_digest=image.digest)
+        self._file(name).write_text(ports.model_dump_json())
+        self._processes.ensure(self._head(name, config, image, ports))
+        deadline = time.monotonic() + config.start_timeout_s
+        self._await_nodes(name, ports, 1, deadline)
+        for number in range(1, config.num_workers + 1):
+            self._processes.ensure(self._worker(name, number, config, image, ports))
+        alive = self._await_nodes(name, ports, 1 + config.num_workers, deadline)
+        return self._cluster(name, ports, alive)
+
+    def stop(self, name: str) -> None:
+        for state in self._processes.states():
+            if state.name.startswith(f"ray-{name}-"):
+                self._processes.remove(state.name)
+        self._file(name).unlink(missing_ok=True)
+
+    def _head(
+        self, name: str, config: ClusterConfig, image: Image, ports: _Ports
+    ) -> ProcessSpec:
+        arguments = (
+            *("--head", "--port", str(ports.gcs), "--num-cpus", "0", "--num-gpus", "0"),
+            *("--dashboard-host", HOST, "--dashboard-port", str(ports.dashboard)),
+            *("--temp-dir", str(self._home.runtime / "ray")),
+        )
+        return self._raylet(f"ray-{name}-head", config, image, arguments)
+
+    def _worker(
+        self, name: str, number: int, config: ClusterConfig, image: Image, ports: _Ports
+    ) -> ProcessSpec:
+        arguments = (
+            *("--address", f"{HOST}:{ports.gcs}"),
+            *("--num-cpus", str(config.cpus_per_worker)),
+            *("--num-gpus", str(config.gpus_per_worker)),
+        )
+        return self._raylet(f"ray-{name}-worker-{number}", config, image, arguments)
+
+    def _raylet(
+        self, name: str, config: ClusterConfig, image: Image, arguments: tuple[str, ...]
+    ) -> ProcessSpec:
+        store = str(config.object_store_mb * 2**20)
+        return ProcessSpec(
+            name=name,
+            command=(
+                *(image.python, "-m", "ray.scripts.scripts", "start", "--block"),
+                *("--node-ip-address", HOST, "--object-store-memory", store),
+                *("--disable-usage-stats", *arguments),
+            ),
+            environment={
+                **self._home.environment(),
+                "PYTHONPATH": image.app,
+                "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+                "RAY_USAGE_STATS_ENABLED": "0",
+                "HF_HUB_OFFLINE": "1",
+                "DO_NOT_TRACK": "1",
+                "OMP_NUM_THREADS": str(os.cpu_count() or 1),
+            },
+            directory=Path(image.app),
+            log=self._home.logs / f"{name}.log",
+            restart=False,
+            stop_timeout_s=15,
+        )
+
+    def _await_nodes(self, name: str, ports: _Ports, wanted: int, deadline: float) -> int:
+        while (alive := _count_nodes(ports.dashboard)) < wanted:
+            if time.monotonic() > deadline:
+                logs = self._home.logs / f"ray-{name}-*.log"
+                raise RuntimeError(f"{alive} of {wanted} Ray nodes came up in time; see {logs}")
+            time.sleep(0.5)
+        return alive
+
+    def _cluster(self, name: str, ports: _Ports, num_nodes: int) -> Cluster:
+        return Cluster(
+            name=name,
+            dashboard_url=f"http://{HOST}:{ports.dashboard}",
+            num_nodes=num_nodes,
+            image_digest=ports.image_digest,
+        )
+
+    def _file(self, name: str) -> Path:
+        return self._home.services / f"cluster-{name}.json"
+
+    def _read_ports(self, name: str) -> _Ports | None:
+        file = self._file(name)
+        return _Ports.model_validate_json(file.read_text()) if file.is_file() else None
+
+
+def _count_nodes(dashboard_port: int) -> int:
+    """Raylets alive; 0 where the dashboard does not answer."""
+    url = f"http://{HOST}:{dashboard_port}/api/v0/nodes"
+    try:
+        answer: dict[str, Any] = httpx.get(url, timeout=10).raise_for_status().json()
+    except (httpx.HTTPError, ValueError):
+        return 0
+    nodes = answer["data"]["result"]["result"]
+    return sum(node["state"] == "ALIVE" for node in nodes)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return probe.getsockname()[1]

@@ -1,0 +1,151 @@
+"""What a stage may ask of the world outside, as small Protocols; a vendor's file implements one."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal, Protocol
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from configs.schema import ClusterConfig
+
+
+class Fact(BaseModel):
+    """A frozen record that crosses a Protocol."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ProcessSpec(Fact):
+    """A process to be kept running under a name."""
+
+    name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$")
+    command: tuple[str, ...]
+    environment: dict[str, str]
+    directory: Path
+    log: Path
+    restart: bool
+    """Start it again when it exits."""
+    stop_timeout_s: int = 10
+
+
+class ProcessState(Fact):
+    name: str
+    running: bool
+    pid: int | None
+    description: str
+
+
+class Processes(Protocol):
+    """Long-lived processes of this machine, each with its process group, by name."""
+
+    def ensure(self, spec: ProcessSpec) -> ProcessState:
+        """Adopt a running process with this very spec, or replace it, or start it."""
+        ...
+
+    def state(self, name: str) -> ProcessState | None: ...
+
+    def states(self) -> list[ProcessState]: ...
+
+    def remove(self, name: str) -> None:
+        """Stop the process and its group and forget it; nothing where there is none."""
+        ...
+
+
+class Image(Fact):
+    """Code and environment to run jobs with."""
+
+    digest: str
+    python: str
+    """Interpreter inside the image."""
+    app: str
+    """Folder inside the image that holds `configs` and `containers`."""
+
+
+class ImageBuilder(Protocol):
+    def digest(self) -> str:
+        """What the image would be, from its inputs alone."""
+        ...
+
+    def find(self, digest: str) -> Image | None:
+        """The finished image, or None."""
+        ...
+
+    def build(self, digest: str, *, force: bool) -> Image: ...
+
+
+class Cluster(Fact):
+    """A Ray cluster that answers."""
+
+    name: str
+    dashboard_url: str
+    """Where jobs are submitted."""
+    num_nodes: int
+    image_digest: str
+
+
+class ClusterBackend(Protocol):
+    def find(self, name: str, config: ClusterConfig, image: Image) -> Cluster | None:
+        """The cluster of that name if it runs this image, complete and healthy."""
+        ...
+
+    def start(self, name: str, config: ClusterConfig, image: Image) -> Cluster: ...
+
+    def stop(self, name: str) -> None: ...
+
+
+JobStatus = Literal["pending", "running", "succeeded", "failed", "stopped", "unknown"]
+
+
+class Jobs(Protocol):
+    """Jobs of a cluster, by submission id."""
+
+    def submit_or_adopt(
+        self, submission_id: str, command: Sequence[str], environment: dict[str, str]
+    ) -> None:
+        """Start the job, or do nothing where one with this id is known already."""
+        ...
+
+    def status(self, submission_id: str) -> JobStatus:
+        """`unknown`: the cluster has no such job, or cannot be asked."""
+        ...
+
+    def stop(self, submission_id: str) -> None: ...
+
+    def logs(self, submission_id: str) -> str:
+        """What the job has printed; empty where it cannot be had."""
+        ...
+
+
+class Endpoint(Fact):
+    """A model server that answers."""
+
+    url: str
+    """Of the OpenAI API, up to and with /v1."""
+    models: dict[str, str]
+    """Model name to adapter digest; the base has the base's digest."""
+
+
+class HostedModel(Fact):
+    """What shall be served."""
+
+    base: Path
+    base_digest: str
+    adapter: Path
+    adapter_digest: str
+    adapter_name: str
+    port: int
+    dtype: str
+    device: Literal["cpu", "cuda"]
+    max_model_len: int
+    max_images: int
+    lora_rank: int
+    image: Image
+    timeout_s: int
+
+
+class ModelServer(Protocol):
+    def find(self, model: HostedModel) -> Endpoint | None:
+        """The running endpoint if it serves exactly this, or None."""
+        ...
+
+    def serve(self, model: HostedModel) -> Endpoint: ...

@@ -1,0 +1,90 @@
+"""What stages hand to each other and leave behind: frozen records, each written last, atomically.
+
+A record names the digest of the inputs it was made from. A stage looks for the record of its
+inputs, asks whether the world still agrees, and only then skips its work.
+"""
+
+import os
+from pathlib import Path
+from typing import ClassVar, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from tasks.backends.protocols import Cluster, Endpoint, Image
+
+
+class Record(BaseModel):
+    """A finished stage."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    stage: ClassVar[str]
+
+    inputs: str
+    """Digest of everything the result depends on."""
+
+
+class ImageRecord(Record):
+    stage = "image"
+    image: Image
+
+
+class ClusterRecord(Record):
+    stage = "cluster"
+    cluster: Cluster
+
+
+class TrainRecord(Record):
+    stage = "train"
+    step: int
+    attempts: int
+    seconds: float
+    adapter: Path
+    adapter_digest: str
+
+
+class EvaluateRecord(Record):
+    stage = "evaluate"
+    step: int
+    adapter: Path
+    adapter_digest: str
+    mazes_digest: str
+    num_mazes: int
+    num_solved_base: int
+    num_solved: int
+    base_results: Path
+    results: Path
+
+
+class HostRecord(Record):
+    stage = "host"
+    endpoint: Endpoint
+    adapter_name: str
+    adapter_digest: str
+
+
+AnyRecord = TypeVar("AnyRecord", bound=Record)
+
+
+def save(record: Record, folder: Path) -> None:
+    """Write `<stage>.json`, whole or not at all."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_whole(folder / f"{record.stage}.json", record.model_dump_json(indent=1) + "\n")
+
+
+def find(kind: type[AnyRecord], inputs: str, folder: Path) -> AnyRecord | None:
+    """The record of exactly these inputs; half-written, older or foreign ones count as absent."""
+    try:
+        record = kind.model_validate_json((folder / f"{kind.stage}.json").read_text())
+    except (FileNotFoundError, ValidationError):
+        return None
+    return record if record.inputs == inputs else None
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file so that a crash leaves the old one or the new one."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with temporary.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)

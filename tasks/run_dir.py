@@ -1,0 +1,239 @@
+"""The run directory: the one module that spells its paths, and the run's identity.
+
+A run is what training depends on: code and environment, base model, mazes, training settings.
+Its directory is named by the profile and a digest of these, so the same inputs meet again and
+others never mix. Evaluation and hosting settings are inputs of their own stages only.
+"""
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from configs.digests import digest_of, digest_of_folder
+from configs.jobs import Committed, MetricsLine
+from configs.mazes import MazeSet, load_maze_set
+from configs.schema import PostTrainConfig
+from tasks.records import write_whole
+
+
+class RunFile(BaseModel):
+    """run.json."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    run_id: str
+    identity: str
+    image_digest: str
+    base_digest: str
+    mazes_digest: str
+    config: PostTrainConfig
+
+
+@dataclass(frozen=True)
+class Run:
+    """An opened run: its file and its folder."""
+
+    file: RunFile
+    folder: Path
+
+    @property
+    def config(self) -> PostTrainConfig:
+        return self.file.config
+
+    @property
+    def run_id(self) -> str:
+        return self.file.run_id
+
+    @property
+    def records(self) -> Path:
+        return self.folder / "records"
+
+    @property
+    def attempts(self) -> Path:
+        return self.folder / "attempts"
+
+    @property
+    def metrics(self) -> Path:
+        return self.folder / "metrics.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.folder / "checkpoints"
+
+    @property
+    def adapters(self) -> Path:
+        return self.folder / "adapters"
+
+    def scratch(self, job: str) -> Path:
+        """A folder for what one job needs only while it runs, and for its logs."""
+        folder = self.folder / "scratch" / job
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    def evaluation(self, inputs: str) -> Path:
+        return self.folder / "evals" / inputs[:16]
+
+    def adapter(self, step: int) -> Path:
+        """The published adapter of a step.
+
+        Raises:
+            ValueError: there is none; lists the steps that have one.
+        """
+        folder = self.adapters / f"step_{step}"
+        if not (folder / "manifest.json").is_file():
+            steps = ", ".join(str(step) for step in self.adapter_steps()) or "none yet"
+            raise ValueError(f"run {self.run_id} has no adapter of step {step}; it has: {steps}")
+        return folder
+
+    def adapter_steps(self) -> list[int]:
+        found = self.adapters.glob("step_*/manifest.json")
+        return sorted(int(path.parent.name.removeprefix("step_")) for path in found)
+
+    def committed_step(self) -> int:
+        """Step of the newest committed checkpoint; 0 before the first."""
+        markers = self.checkpoints.glob("global_step_*/COMMITTED.json")
+        return max((_read_step(marker) for marker in markers), default=0)
+
+    def steps(self) -> list[MetricsLine]:
+        """One line for each step trained so far, in order; a step trained anew counts once."""
+        if not self.metrics.is_file():
+            return []
+        by_step: dict[int, MetricsLine] = {}
+        for text in self.metrics.read_text().split("\n"):
+            line = _read_line(text)
+            if line:
+                by_step[line.step] = line
+        return [by_step[step] for step in sorted(by_step)]
+
+    def mazes(self) -> MazeSet:
+        return load_maze_set(self.config.mazes.test_set)
+
+
+def create_run(
+    runs: Path, config: PostTrainConfig, image_digest: str, run_name: str = ""
+) -> Run:
+    """Open the run of this configuration, made if it is new.
+
+    Raises:
+        ValueError: one line: the base model or the mazes are unusable, the turn limit is too
+            low, or `run_name` belongs to another configuration.
+    """
+    base_digest = check_base_model(config.model.path)
+    mazes = load_maze_set(config.mazes.test_set)
+    check_turn_limit(config, mazes)
+    identity = digest_of(
+        [image_digest, base_digest, mazes.digest, config.train, _rendering(config)]
+    )
+    run_id = run_name or f"{config.name}-{identity[:10]}"
+    check_run_id(run_id)
+    file = RunFile(
+        run_id=run_id,
+        identity=identity,
+        image_digest=image_digest,
+        base_digest=base_digest,
+        mazes_digest=mazes.digest,
+        config=config,
+    )
+    folder = runs / run_id
+    known = read_run_file(folder)
+    if known and known.identity != identity:
+        raise ValueError(
+            f"run {run_id} belongs to another configuration: give another run name, "
+            f"none at all, or delete {folder}"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    write_whole(folder / "run.json", file.model_dump_json(indent=1) + "\n")
+    return Run(file, folder)
+
+
+def open_run(runs: Path, run_id: str) -> Run:
+    """An existing run.
+
+    Raises:
+        ValueError: there is none; lists those that exist.
+    """
+    check_run_id(run_id)
+    file = read_run_file(runs / run_id)
+    if file is None:
+        known = ", ".join(sorted(path.parent.name for path in runs.glob("*/run.json")))
+        raise ValueError(f"no run {run_id!r}; there are: {known or 'none yet'}")
+    return Run(file, runs / run_id)
+
+
+def read_run_file(folder: Path) -> RunFile | None:
+    file = folder / "run.json"
+    return RunFile.model_validate_json(file.read_text()) if file.is_file() else None
+
+
+def check_run_id(run_id: str) -> None:
+    """Refuse a name that is more than letters, digits and dashes: it becomes a path."""
+    if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,62}", run_id):
+        raise ValueError(f"run name {run_id!r}: use lower-case letters, digits and dashes")
+
+
+def check_base_model(folder: Path) -> str:
+    """The digest of a base model whose files are all there and readable.
+
+    Raises:
+        ValueError: one line with what is missing or damaged.
+    """
+    for name in ("config.json", "tokenizer.json"):
+        try:
+            json.loads((folder / name).read_text())
+        except FileNotFoundError:
+            raise ValueError(f"base model {folder} has no {name}: is it a checkpoint?") from None
+        except ValueError:
+            raise ValueError(f"base model {folder}: {name} is damaged") from None
+    weights = sorted(folder.glob("*.safetensors"))
+    if not weights:
+        raise ValueError(f"base model {folder} has no *.safetensors weights")
+    for path in weights:
+        _check_safetensors(path)
+    return digest_of_folder(folder)
+
+
+def check_turn_limit(config: PostTrainConfig, mazes: MazeSet) -> None:
+    """Refuse a turn limit under which a perfect player could not solve all fixed mazes."""
+    max_turns = config.mazes.max_turns
+    solvable = mazes.num_solvable(max_turns)
+    if solvable < len(mazes.mazes):
+        raise ValueError(
+            f"mazes.max_turns = {max_turns} lets at most {solvable} of the {len(mazes.mazes)} "
+            f"mazes of {mazes.name} be solved: give at least {max(mazes.turns_needed())}"
+        )
+
+
+def _check_safetensors(path: Path) -> None:
+    """The header says how long the file must be: a truncated download does not pass."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        try:
+            header = json.loads(file.read(length) if length < 100_000_000 else b"")
+            ends = [tensor["data_offsets"][1] for name, tensor in header.items() if name[0] != "_"]
+        except (ValueError, KeyError, TypeError):
+            raise ValueError(f"base model: {path} is damaged") from None
+    if path.stat().st_size != 8 + length + max(ends, default=0):
+        raise ValueError(f"base model: {path} is incomplete or damaged")
+
+
+def _rendering(config: PostTrainConfig) -> dict[str, Any]:
+    """How mazes are shown and for how long: the part of their settings that training sees."""
+    return config.mazes.model_dump(mode="json", exclude={"test_set"})
+
+
+def _read_step(marker: Path) -> int:
+    try:
+        return Committed.model_validate_json(marker.read_text()).step
+    except (ValueError, FileNotFoundError):  # being pruned, or damaged: the trainer will say so
+        return 0
+
+
+def _read_line(text: str) -> MetricsLine | None:
+    try:
+        return MetricsLine.model_validate_json(text)
+    except ValueError:  # the torn last line of a crash, or the one being written
+        return None
