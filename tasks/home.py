@@ -1,58 +1,116 @@
-"""The one folder in which a machine keeps services, runs and hosting, and the shared cache."""
+"""Where Ariadne lives on this machine: the home, its short runtime folder, and the cache.
+
+The only module that spells these paths. Everything under the home belongs to one control plane
+and is safe to delete after `make down`; the cache is shared by all homes and can be made again.
+"""
 
 import hashlib
 import os
+import re
+import stat
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from configs.loader import ROOT
+
+# Paths end up in PYTHONPATH, database URLs and the supervisor's ini file; each of these has a
+# meaning there.
+_UNSAFE = re.compile(r"[^\w ./+@=,~-]")
 
 
 @dataclass(frozen=True)
 class Home:
-    """Paths below one home folder. `Home.from_environment()` is the one of this process."""
+    """One control plane's folder. Two homes share nothing but the cache."""
 
-    path: Path
-    cache: Path
-    """Environments and images by content: shared by all homes of this user."""
+    root: Path
+
+    def __post_init__(self) -> None:
+        root = self.root.expanduser().resolve()
+        if found := _UNSAFE.search(str(root)):
+            raise ValueError(f"ARIADNE_HOME {root} holds {found[0]!r}; choose a folder without it")
+        object.__setattr__(self, "root", root)
 
     @classmethod
-    def from_environment(cls) -> "Home":
-        """ARIADNE_HOME (default: .ariadne in the project), ARIADNE_CACHE (default: the user's)."""
-        user_cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        home = cls(
-            Path(os.environ.get("ARIADNE_HOME") or ROOT / ".ariadne").resolve(),
-            Path(os.environ.get("ARIADNE_CACHE") or user_cache / "ariadne").resolve(),
-        )
-        for folder in (home.path, home.cache, home.services, home.logs, home.runs, home.hosting):
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        home.runtime.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return home
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Self:
+        """ARIADNE_HOME, or .ariadne in the repository."""
+        return cls(Path(environment.get("ARIADNE_HOME") or ROOT / ".ariadne"))
+
+    @property
+    def prefect(self) -> Path:
+        return self.root / "prefect"
+
+    @property
+    def mlflow(self) -> Path:
+        return self.root / "mlflow"
 
     @property
     def services(self) -> Path:
-        return self.path / "services"
+        return self.root / "services"
+
+    @property
+    def services_file(self) -> Path:
+        return self.services / "services.json"
 
     @property
     def logs(self) -> Path:
-        return self.path / "logs"
+        return self.services / "logs"
+
+    @property
+    def programs(self) -> Path:
+        """One file per kept process."""
+        return self.services / "conf.d"
 
     @property
     def runs(self) -> Path:
-        return self.path / "runs"
+        return self.root / "runs"
 
     @property
     def hosting(self) -> Path:
-        return self.path / "hosting"
+        return self.root / "hosting"
 
     @property
     def runtime(self) -> Path:
-        """Sockets and Ray's session: a short path, since socket addresses end at 108 bytes."""
-        name = hashlib.sha256(str(self.path).encode()).hexdigest()[:8]
-        base = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
-        return Path(base) / f"ariadne-{os.getuid()}-{name}"
+        """Sockets and what else must not outlive a boot.
 
-    def environment(self) -> dict[str, str]:
-        """Variables that mark every process of this home and let it find the home again."""
-        return {"ARIADNE_HOME": str(self.path), "ARIADNE_CACHE": str(self.cache)}
+        A socket's path has at most 107 bytes, so not in the home. /tmp and not XDG_RUNTIME_DIR:
+        that one is deleted when its user logs out, and what we start stays.
+        """
+        digest = hashlib.sha256(str(self.root).encode()).hexdigest()
+        return Path("/tmp") / f"ariadne-{os.getuid()}-{digest[:8]}"
+
+    def create(self) -> Self:
+        """Make every folder, readable by its owner only."""
+        self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        inner = (self.prefect, self.mlflow, self.services, self.logs, self.programs)
+        for folder in (*inner, self.runs, self.hosting, self.runtime):
+            folder.mkdir(mode=0o700, exist_ok=True)
+        found = self.runtime.lstat()
+        ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
+        if not ours or found.st_mode & 0o077:
+            raise RuntimeError(
+                f"{self.runtime} is not a private folder of this user; remove it and try again"
+            )
+        return self
+
+
+def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
+    """ARIADNE_CACHE, or `ariadne` in the user's cache folder. Not created here."""
+    if chosen := environment.get("ARIADNE_CACHE"):
+        return Path(chosen).expanduser().resolve()
+    base = environment.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return (Path(base) / "ariadne").resolve()
+
+
+def write_private(path: Path, text: str) -> None:
+    """Replace a file at once, readable by its owner only."""
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=".", delete=False) as file:
+        try:
+            file.write(text)
+            file.close()
+            os.replace(file.name, path)
+        except BaseException:
+            os.unlink(file.name)
+            raise

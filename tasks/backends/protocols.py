@@ -16,19 +16,24 @@ class Fact(BaseModel):
 
 
 class ProcessSpec(Fact):
-    """A process to be kept running under a name."""
+    """A long-lived process to keep on this machine."""
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$")
-    command: tuple[str, ...]
+    command: tuple[str, ...] = Field(min_length=1)
     environment: dict[str, str]
+    """Variables on top of the inherited ones. They are written to a file: never a secret."""
     directory: Path
     log: Path
+    """Output and errors, rotated."""
     restart: bool
-    """Start it again when it exits."""
-    stop_timeout_s: int = 10
+    """Start it again whenever it ends without having been stopped."""
+    stop_timeout_s: int = Field(10, gt=0)
+    """From SIGTERM to SIGKILL, for the whole process group."""
 
 
 class ProcessState(Fact):
+    """What is known of one process now."""
+
     name: str
     running: bool
     pid: int | None
@@ -36,18 +41,27 @@ class ProcessState(Fact):
 
 
 class Processes(Protocol):
-    """Long-lived processes of this machine, each with its process group, by name."""
+    """Processes that outlive whoever asked for them. Safe to call from several processes."""
 
     def ensure(self, spec: ProcessSpec) -> ProcessState:
-        """Adopt a running process with this very spec, or replace it, or start it."""
+        """Adopt what runs by this very spec; replace what runs by another under its name.
+
+        Returns once the process is spawned, not once it is healthy.
+        """
         ...
 
-    def state(self, name: str) -> ProcessState | None: ...
+    def state(self, name: str) -> ProcessState | None:
+        """None when no process of this name is kept."""
+        ...
 
     def states(self) -> list[ProcessState]: ...
 
+    def stop(self, name: str) -> None:
+        """End the process and all it started. Its spec stays, and `ensure` starts it again."""
+        ...
+
     def remove(self, name: str) -> None:
-        """Stop the process and its group and forget it; nothing where there is none."""
+        """Stop the process and forget its spec; nothing where there is none."""
         ...
 
 
@@ -149,3 +163,31 @@ class ModelServer(Protocol):
         ...
 
     def serve(self, model: HostedModel) -> Endpoint: ...
+
+
+class Point(Fact):
+    """Values of one training step."""
+
+    step: int
+    time_ms: int
+    values: dict[str, float]
+
+
+class Tracker(Protocol):
+    """A view of runs for people; every call may be repeated and says its thing once."""
+
+    def open(self, run_id: str, parameters: dict[str, str], tags: dict[str, str]) -> str:
+        """Find or create the run; the path of its page below the tracker's address."""
+        ...
+
+    def log(self, run_id: str, points: Sequence[Point]) -> None: ...
+
+    def log_file(self, run_id: str, path: Path, folder: str) -> None: ...
+
+    def close(self, run_id: str, status: Literal["FINISHED", "FAILED", "KILLED"]) -> None: ...
+
+    def register(
+        self, run_id: str, name: str, digest: str, folder: Path, tags: dict[str, str]
+    ) -> str:
+        """Publish the adapter once per digest; its version."""
+        ...

@@ -1,13 +1,14 @@
-"""Processes under supervisord: one daemon for each home, spoken to over a unix socket.
+"""Processes, kept by one supervisord (supervisor, from PyPI) per home.
 
-Every program leads a process group and the whole group is killed with it. Nothing secret is
-written: programs inherit the daemon's environment, and a spec holds only what is not a key.
+It is a daemon: what it keeps outlives the command or flow that asked for it, is started again
+when it dies, and ends with `shutdown`. If supervisord itself is killed, the next `ensure` ends
+what it left, starts it, and it starts again whatever was to be kept. Its configuration lies in
+the home; its socket and pid file in the runtime folder, which a reboot may clear.
 """
 
 import fcntl
 import http.client
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -15,199 +16,241 @@ import time
 import xmlrpc.client
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import psutil
+from supervisor.states import ProcessStates
+from supervisor.xmlrpc import Faults
 
+from tasks.backends import leftovers
+from tasks.backends.ini import program, supervisor
 from tasks.backends.protocols import ProcessSpec, ProcessState
-from tasks.home import Home
+from tasks.home import Home, write_private
 
-_CALL_TIMEOUT_S = 60
-_RUNNING = {"RUNNING", "STARTING", "BACKOFF"}
+_RPC_TIMEOUT_S = 10
+_START_TIMEOUT_S = 30
+_LOCK_TIMEOUT_S = 120
+_STOP_GRACE_S = 3
+
+_FOREIGN = ("PREFECT_", "MLFLOW_", "SUPERVISOR_", "MAKE", "MFLAGS")
+"""Settings of whoever happens to call must not leak into what outlives the call."""
+
+_NO_DAEMON = (FileNotFoundError, ConnectionRefusedError, ConnectionResetError)
 
 
 class Supervisord:
-    """The supervisor of `home`; implements `Processes`."""
+    """The home's processes. Any number of these objects, in any process, act as one."""
 
     def __init__(self, home: Home) -> None:
         self._home = home
         self._socket = home.runtime / "supervisor.sock"
-        self._folder = home.services / "supervisor"
-        self._specs = self._folder / "programs"
+        self._config = home.services / "supervisord.conf"
+        self._log = home.logs / "supervisord.log"
 
     def start(self) -> None:
-        """Start the daemon; nothing where it runs."""
-        with self._alone():
-            if self._answers():
-                return
-            self._socket.unlink(missing_ok=True)
-            self._write_config()
-            for spec in self._specs.glob("*.conf"):
-                spec.unlink()  # of a machine that went down: what is wanted is asked for anew
-            command = [sys.executable, "-m", "supervisor.supervisord", "-c", str(self._config)]
-            environment = {**os.environ, **self._home.environment()}
-            subprocess.run(command, check=True, timeout=_CALL_TIMEOUT_S, env=environment)
-            _wait_until(self._answers, 30, f"supervisord did not start; see {self._folder}")
-
-    def shutdown(self, timeout_s: float = 60) -> None:
-        """End all programs and the daemon; returns when no process of this home is left."""
-        with self._alone():
-            if self._answers():
-                self._call("supervisor.shutdown")
-                gone = f"supervisord does not end; see {self._folder}"
-                _wait_until(lambda: not self._answers(), timeout_s, gone)
-            _wait_until(lambda: not self._end_strays(), timeout_s, "processes of this home remain")
-            self._socket.unlink(missing_ok=True)
+        """Have supervisord run. It starts again what was kept when the last one was killed."""
+        with self._locked():
+            self._start()
 
     def ensure(self, spec: ProcessSpec) -> ProcessState:
-        with self._alone():
-            file = self._specs / f"{spec.name}.conf"
-            known = self.state(spec.name)
-            wanted = _program(spec)
-            if known and file.is_file() and file.read_text() == wanted:
-                if not known.running:
-                    self._call("supervisor.startProcess", spec.name, False)
-            else:
+        """As the Protocol says. Returns once the process is spawned, not once it is healthy."""
+        text = program(spec)
+        path = self._home.programs / f"{spec.name}.conf"
+        with self._locked():
+            self._start()
+            known = self.state(spec.name) is not None
+            if not known or not path.exists() or path.read_text() != text:
                 self._forget(spec.name)
-                spec.log.parent.mkdir(parents=True, exist_ok=True)
-                file.write_text(wanted)
-                self._call("supervisor.reloadConfig")
-                self._call("supervisor.addProcessGroup", spec.name)
+                spec.log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                write_private(path, text)
+                self._call("reloadConfig")
+                self._call("addProcessGroup", spec.name)
+            self._call("startProcess", spec.name, False, allow=(Faults.ALREADY_STARTED,))
             state = self.state(spec.name)
-            assert state is not None
+            assert state is not None, f"{spec.name} was added above"
             return state
 
     def state(self, name: str) -> ProcessState | None:
         return next((state for state in self.states() if state.name == name), None)
 
     def states(self) -> list[ProcessState]:
-        if not self._answers():
+        try:
+            return [_state(info) for info in self._call("getAllProcessInfo")]
+        except _NO_DAEMON:
             return []
-        return [
-            ProcessState(
-                name=info["name"],
-                running=info["statename"] in _RUNNING,
-                pid=info["pid"] or None,
-                description=f"{info['statename'].lower()}: {info['description']}",
-            )
-            for info in self._call("supervisor.getAllProcessInfo")
-        ]
+
+    def stop(self, name: str) -> None:
+        """As the Protocol says; children that moved to a session of their own end too."""
+        with self._locked():
+            self._stop(name)
 
     def remove(self, name: str) -> None:
-        with self._alone():
+        with self._locked():
+            self._stop(name)
             self._forget(name)
 
-    def _forget(self, name: str) -> None:
-        known = self.state(name)
-        if known is None:
+    def shutdown(self, timeout_s: int = 60) -> None:
+        """End all that supervisord ever started, and itself; forget every spec.
+
+        The caller and its ancestors are spared. Returns when nothing else is left.
+
+        Raises:
+            RuntimeError: something was still alive after `timeout_s`.
+        """
+        with self._locked():
+            if self._answers():
+                self._call("stopAllProcesses", timeout_s=timeout_s)
+                self._call("shutdown")
+            deadline = time.monotonic() + timeout_s
+            while left := self._marked() - leftovers.lineage():
+                if time.monotonic() > deadline:
+                    pids = " ".join(str(process.pid) for process in left)
+                    raise RuntimeError(f"still alive: {pids}; end them with `kill -9 {pids}`")
+                leftovers.end(left, _STOP_GRACE_S)
+            for path in self._home.programs.glob("*.conf"):
+                path.unlink()
+
+    def _start(self) -> None:
+        if self._answers():
             return
-        if known.running:
-            self._call("supervisor.stopProcess", name, True)
-        self._call("supervisor.removeProcessGroup", name)
-        (self._specs / f"{name}.conf").unlink(missing_ok=True)
-        self._call("supervisor.reloadConfig")
-
-    @property
-    def _config(self) -> Path:
-        return self._folder / "supervisord.conf"
-
-    def _write_config(self) -> None:
-        self._specs.mkdir(parents=True, exist_ok=True)
-        folder = _escape(str(self._folder))
-        self._config.write_text(
-            "[unix_http_server]\n"
-            f"file={_escape(str(self._socket))}\nchmod=0700\n"
-            "[supervisord]\n"
-            f"logfile={folder}/supervisord.log\npidfile={folder}/supervisord.pid\n"
-            f"childlogdir={folder}\nminfds=1024\numask=077\n"
-            "[rpcinterface:supervisor]\n"
-            "supervisor.rpcinterface_factory=supervisor.rpcinterface:make_main_rpcinterface\n"
-            "[include]\n"
-            f"files={_escape(str(self._specs))}/*.conf\n"
+        self._clear()
+        write_private(self._config, supervisor(self._home, self._socket, self._log))
+        command = [sys.executable, "-m", "supervisor.supervisord", "-c", str(self._config)]
+        started = subprocess.run(
+            command,
+            env=self._environment(),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+            text=True,
+            timeout=_START_TIMEOUT_S,
         )
+        if started.returncode:
+            said = (started.stderr or started.stdout).strip().splitlines() or ["nothing"]
+            raise RuntimeError(f"supervisord did not start: {said[-1]}; its log is {self._log}")
+
+    def _clear(self) -> None:
+        """End what a killed supervisord left, but not the flow run that is repairing this."""
+        # One that lost its socket would otherwise start again what is ended here.
+        leftovers.end(leftovers.supervisors(str(self._home.root)), grace_s=0)
+        left = self._marked() - leftovers.own_tree(str(self._home.root))
+        leftovers.end(left, _STOP_GRACE_S)
+
+    def _stop(self, name: str) -> None:
+        self._halt(name)
+        started = leftovers.marked(self._mark() | {leftovers.NAME: name})
+        leftovers.end(started - leftovers.lineage(), _STOP_GRACE_S)
+
+    def _halt(self, name: str) -> None:
+        """Stop the process and its group; what left the group goes on."""
+        state = self.state(name)
+        if state is None:
+            return
+        self._call("stopProcess", name, timeout_s=600, allow=(Faults.NOT_RUNNING,))
+        if state.pid:
+            # supervisord is content when the leader is gone.
+            leftovers.end(leftovers.group(state.pid), _STOP_GRACE_S)
+
+    def _forget(self, name: str) -> None:
+        self._halt(name)
+        if self.state(name):
+            self._call("removeProcessGroup", name)
+        (self._home.programs / f"{name}.conf").unlink(missing_ok=True)
+
+    def _mark(self) -> dict[str, str]:
+        return {leftovers.MARK: str(self._home.root)}
+
+    def _marked(self) -> set[psutil.Process]:
+        return leftovers.marked(self._mark())
+
+    def _environment(self) -> dict[str, str]:
+        inherited = {key: value for key, value in os.environ.items() if _inheritable(key)}
+        # What it runs talks to this machine, whatever proxy the caller has.
+        direct = [inherited.get("NO_PROXY") or inherited.get("no_proxy", ""), "127.0.0.1,localhost"]
+        no_proxy = ",".join(filter(None, direct))
+        return inherited | self._mark() | {"NO_PROXY": no_proxy, "no_proxy": no_proxy}
 
     def _answers(self) -> bool:
         try:
-            self._call("supervisor.getState")
-        except (OSError, http.client.HTTPException):
+            self._call("getState")
+        except _NO_DAEMON:
             return False
         return True
 
-    def _call(self, method: str, *arguments: Any) -> Any:
-        """One XML-RPC call over the socket."""
-        with xmlrpc.client.ServerProxy("http://localhost", _UnixTransport(self._socket)) as server:
-            return getattr(server, method)(*arguments)
-
-    def _end_strays(self) -> list[int]:
-        """Kill what carries this home in its environment, the caller's own line excepted."""
-        family = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
-        strays = []
-        for process in psutil.process_iter():
+    def _call(
+        self,
+        method: str,
+        *arguments: str | bool,
+        timeout_s: float = _RPC_TIMEOUT_S,
+        allow: tuple[int, ...] = (),
+    ) -> Any:
+        transport = _Transport(str(self._socket), timeout_s)
+        with xmlrpc.client.ServerProxy("http://localhost/RPC2", transport=transport) as server:
             try:
-                is_ours = process.environ().get("ARIADNE_HOME") == str(self._home.path)
-                if process.pid not in family and is_ours and process.status() != "zombie":
-                    process.send_signal(signal.SIGKILL)
-                    strays.append(process.pid)
-            except (psutil.NoSuchProcess, psutil.AccessDenied):
-                continue
-        return strays
+                return getattr(server.supervisor, method)(*arguments)
+            except xmlrpc.client.Fault as fault:
+                if fault.faultCode in allow:
+                    return None
+                raise RuntimeError(
+                    f"supervisord refused {method} {arguments}: {fault.faultString}; "
+                    f"its log is {self._log}"
+                ) from fault
+            except TimeoutError as error:
+                raise RuntimeError(
+                    f"supervisord does not answer within {timeout_s:.0f} s; "
+                    f"see {self._log}, then `make down` ends it"
+                ) from error
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """One caller at a time, over all processes of this home."""
-        self._folder.mkdir(parents=True, exist_ok=True)
-        with (self._folder / "lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+    def _locked(self) -> Iterator[None]:
+        self._home.create()
+        deadline = time.monotonic() + _LOCK_TIMEOUT_S
+        with (self._home.runtime / "lock").open("w") as file:
+            while True:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() > deadline:
+                        raise RuntimeError(
+                            f"{file.name} was held for {_LOCK_TIMEOUT_S} s by another command on "
+                            "this home; wait for it to end and try again"
+                        ) from None
+                    time.sleep(0.05)
             yield
 
 
-class _UnixTransport(xmlrpc.client.Transport):
-    def __init__(self, path: Path) -> None:
+class _Transport(xmlrpc.client.Transport):
+    """XML-RPC over a unix socket, with a timeout (supervisor's own transport has none)."""
+
+    def __init__(self, path: str, timeout_s: float) -> None:
         super().__init__()
-        self._path = str(path)
+        self._path = path
+        self._timeout_s = timeout_s
 
     def make_connection(self, host: Any) -> http.client.HTTPConnection:
-        connection = http.client.HTTPConnection("localhost", timeout=_CALL_TIMEOUT_S)
-        connection.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        connection.sock.settimeout(_CALL_TIMEOUT_S)
-        connection.sock.connect(self._path)
-        return connection
+        return _UnixConnection(self._path, self._timeout_s)
 
 
-def _program(spec: ProcessSpec) -> str:
-    """The program's section of supervisor's configuration, whose strings hold no double quote."""
-    if '"' in "".join([*spec.command, *spec.environment.values()]):
-        raise ValueError(f"process {spec.name}: a double quote cannot be handed to supervisord")
-    quoted = ",".join(
-        f'{name}="{_escape(value)}"' for name, value in sorted(spec.environment.items())
+class _UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: str, timeout_s: float) -> None:
+        super().__init__("localhost", timeout=timeout_s)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+
+def _inheritable(variable: str) -> bool:
+    return not variable.startswith(_FOREIGN)
+
+
+def _state(info: dict[str, Any]) -> ProcessState:
+    return ProcessState(
+        name=info["name"],
+        running=info["state"] in (ProcessStates.STARTING, ProcessStates.RUNNING),
+        pid=info["pid"] or None,
+        description=f"{info['statename'].lower()}, {info['description']}",
     )
-    command = " ".join(_quote(word) for word in spec.command)
-    return (
-        f"[program:{spec.name}]\n"
-        f"command={_escape(command)}\n"
-        f"directory={_escape(str(spec.directory))}\n"
-        f"environment={quoted}\n"
-        f"autorestart={'true' if spec.restart else 'false'}\n"
-        "startsecs=1\nstartretries=3\nstopasgroup=true\nkillasgroup=true\n"
-        f"stopwaitsecs={spec.stop_timeout_s}\n"
-        f"redirect_stderr=true\nstdout_logfile={_escape(str(spec.log))}\n"
-        "stdout_logfile_maxbytes=50MB\nstdout_logfile_backups=2\n"
-    )
-
-
-def _quote(word: str) -> str:
-    """A word for supervisor's command line, which is split as by a shell."""
-    return "'" + word.replace("'", "'\"'\"'") + "'"
-
-
-def _escape(text: str) -> str:
-    return text.replace("%", "%%")
-
-
-def _wait_until(holds: Any, timeout_s: float, otherwise: str) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not holds():
-        if time.monotonic() > deadline:
-            raise RuntimeError(otherwise)
-        time.sleep(0.1)
