@@ -105,6 +105,14 @@ class EvaluationSummary(BaseModel):
     solved: tuple[bool, ...]
     turns: tuple[int, ...]
     turns_needed: tuple[int, ...]
-    last_outcomes: tuple[str, ...]
+    ends: tuple[str, ...]
     """How each episode ended: solved, stopped early, out of turns."""
     seconds: float
+
+
+class SolveJob(Job):
+    """Play one maze through an endpoint."""
+
+    config: PostTrainConfig
+    url: str
+    model: str

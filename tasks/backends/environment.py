@@ -17,7 +17,6 @@ from pathlib import Path
 from configs.digests import digest_of, digest_of_file, digest_of_files
 from configs.loader import ROOT
 from tasks.backends.protocols import Image
-from tasks.home import Home
 
 LOCK = ROOT / "containers" / "trainer" / "requirements.lock"
 _INSTALL_TIMEOUT_S = 3600
@@ -27,8 +26,8 @@ _INSTALLED_BYTES = 9 * 10**9
 class EnvironmentBuilder:
     """Implements `ImageBuilder` with uv."""
 
-    def __init__(self, home: Home) -> None:
-        self._home = home
+    def __init__(self, cache: Path) -> None:
+        self._cache = cache
 
     def digest(self) -> str:
         code = digest_of_files(_code_files(), ROOT)
@@ -45,7 +44,7 @@ class EnvironmentBuilder:
         Raises:
             RuntimeError: no room on the disk, or the installer failed, with its last words.
         """
-        with _alone(self._home.cache / "build.lock"):
+        with _alone(self._cache / "build.lock"):
             image = self._image(digest)
             app = Path(image.app)
             for folder, make in ((self._environment, _install), (app, _copy_code)):
@@ -59,10 +58,10 @@ class EnvironmentBuilder:
     @property
     def _environment(self) -> Path:
         content = digest_of([digest_of_file(LOCK), platform.python_version()])
-        return self._home.cache / "envs" / f"trainer-{content[:12]}"
+        return self._cache / "envs" / f"trainer-{content[:12]}"
 
     def _image(self, digest: str) -> Image:
-        app = self._home.cache / "images" / digest[:12]
+        app = self._cache / "images" / digest[:12]
         python = self._environment / "bin" / "python"
         return Image(digest=digest, python=str(python), app=str(app))
 

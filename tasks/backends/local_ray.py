@@ -97,7 +97,7 @@ class LocalRay:
                 *("--disable-usage-stats", *arguments),
             ),
             environment={
-                **self._home.environment(),
+                "ARIADNE_HOME": str(self._home.root),
                 "PYTHONPATH": image.app,
                 "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
                 "RAY_USAGE_STATS_ENABLED": "0",

@@ -125,6 +125,10 @@ class Jobs(Protocol):
 
     def stop(self, submission_id: str) -> None: ...
 
+    def delete(self, submission_id: str) -> None:
+        """Forget an ended job, so that its id can be used again."""
+        ...
+
     def logs(self, submission_id: str) -> str:
         """What the job has printed; empty where it cannot be had."""
         ...

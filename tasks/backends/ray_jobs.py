@@ -37,7 +37,9 @@ class RayJobs:
             },
             timeout=_TIMEOUT_S,
         )
-        answer.raise_for_status()
+        # Two flows may submit at the same moment; the second finds the first one's job.
+        if not answer.is_success and self.status(submission_id) == "unknown":
+            raise RuntimeError(f"Ray refused job {submission_id}: {answer.text[:500]}")
 
     def status(self, submission_id: str) -> JobStatus:
         try:
@@ -48,6 +50,9 @@ class RayJobs:
 
     def stop(self, submission_id: str) -> None:
         httpx.post(f"{self._url}/{submission_id}/stop", timeout=_TIMEOUT_S)
+
+    def delete(self, submission_id: str) -> None:
+        httpx.delete(f"{self._url}/{submission_id}", timeout=_TIMEOUT_S).raise_for_status()
 
     def logs(self, submission_id: str) -> str:
         try:

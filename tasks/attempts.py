@@ -1,0 +1,77 @@
+"""Attempts: each try at training has the next number, taken once by whoever creates its file."""
+
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+from tasks.records import write_whole
+
+
+class Attempt(BaseModel):
+    """attempts/N.json."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    number: int
+    submission_id: str
+    flow_run: str
+    started: datetime
+    start_step: int
+    """Of the checkpoint it was to go on from."""
+    ended: datetime | None = None
+    end_step: int | None = None
+    reason: str | None = None
+
+    @property
+    def progressed(self) -> bool:
+        return self.end_step is not None and self.end_step > self.start_step
+
+
+def all_attempts(folder: Path) -> list[Attempt]:
+    """In order."""
+    files = sorted(folder.glob("*.json"), key=lambda path: int(path.stem))
+    return [Attempt.model_validate_json(path.read_text()) for path in files]
+
+
+def take_next(folder: Path, run_id: str, flow_run: str, start_step: int) -> Attempt:
+    """Create the next attempt; of two callers one gets the number and the other the one after."""
+    folder.mkdir(parents=True, exist_ok=True)
+    while True:
+        number = 1 + max((int(path.stem) for path in folder.glob("*.json")), default=0)
+        attempt = Attempt(
+            number=number,
+            submission_id=f"{run_id}-attempt-{number}",
+            flow_run=flow_run,
+            started=datetime.now(UTC),
+            start_step=start_step,
+        )
+        unborn = folder / f".{number}.{os.getpid()}"
+        unborn.write_text(attempt.model_dump_json(indent=1) + "\n")
+        try:
+            os.link(unborn, folder / f"{number}.json")  # fails where the number is taken
+        except FileExistsError:
+            continue
+        finally:
+            unborn.unlink()
+        return attempt
+
+
+def end(folder: Path, attempt: Attempt, end_step: int, reason: str) -> Attempt:
+    """Write down how an attempt ended."""
+    ended = attempt.model_copy(
+        update={"ended": datetime.now(UTC), "end_step": end_step, "reason": reason}
+    )
+    write_whole(folder / f"{attempt.number}.json", ended.model_dump_json(indent=1) + "\n")
+    return ended
+
+
+def fruitless(attempts: list[Attempt]) -> int:
+    """How many ended attempts in a row, up to the last, brought no new checkpoint."""
+    count = 0
+    for attempt in reversed([a for a in attempts if a.ended]):
+        if attempt.progressed:
+            break
+        count += 1
+    return count

@@ -1,0 +1,89 @@
+"""MLflow as a view of the run directory: written so that saying a thing twice says it once."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from mlflow import MlflowClient
+from mlflow.entities import Metric, Param, Run, RunTag, ViewType
+from mlflow.exceptions import MlflowException
+
+from tasks.backends.protocols import Point
+
+EXPERIMENT = "ariadne"
+_RUN_TAG = "ariadne.run_id"
+_METRICS_PER_CALL = 900
+"""MLflow takes at most 1000."""
+
+
+class MlflowTracker:
+    """Implements `Tracker`; the server's address comes from MLFLOW_TRACKING_URI."""
+
+    def __init__(self) -> None:
+        self._client = MlflowClient()
+
+    def open(self, run_id: str, parameters: dict[str, str], tags: dict[str, str]) -> str:
+        run = self._find(run_id) or self._client.create_run(
+            self._experiment(), run_name=run_id, tags={_RUN_TAG: run_id}
+        )
+        known = run.data.params
+        new = [Param(key, value) for key, value in parameters.items() if key not in known]
+        labels = [RunTag(key, value) for key, value in tags.items()]
+        self._client.log_batch(run.info.run_id, params=new, tags=labels)
+        self._client.update_run(run.info.run_id, status="RUNNING")
+        return f"/#/experiments/{run.info.experiment_id}/runs/{run.info.run_id}"
+
+    def log(self, run_id: str, points: Sequence[Point]) -> None:
+        """The time of a point is its own, so the same point meets its own key and is dropped."""
+        metrics = [
+            Metric(key.replace("@", "_at_"), value, point.time_ms, point.step)
+            for point in points
+            for key, value in point.values.items()
+        ]
+        tracked = self._get(run_id).info.run_id
+        for first in range(0, len(metrics), _METRICS_PER_CALL):
+            self._client.log_batch(tracked, metrics=metrics[first : first + _METRICS_PER_CALL])
+
+    def log_file(self, run_id: str, path: Path, folder: str) -> None:
+        self._client.log_artifact(self._get(run_id).info.run_id, str(path), folder)
+
+    def close(self, run_id: str, status: Literal["FINISHED", "FAILED", "KILLED"]) -> None:
+        self._client.set_terminated(self._get(run_id).info.run_id, status)
+
+    def register(
+        self, run_id: str, name: str, digest: str, folder: Path, tags: dict[str, str]
+    ) -> str:
+        try:
+            self._client.create_registered_model(name)
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_ALREADY_EXISTS":
+                raise
+        query = f"name = '{name}' and tags.adapter_digest = '{digest}'"
+        for version in self._client.search_model_versions(query):
+            return str(version.version)
+        tracked = self._get(run_id).info
+        place = f"adapters/{folder.name}"
+        self._client.log_artifacts(tracked.run_id, str(folder), place)
+        version = self._client.create_model_version(
+            name,
+            source=f"{tracked.artifact_uri}/{place}",
+            run_id=tracked.run_id,
+            tags={"adapter_digest": digest, **tags},
+        )
+        return str(version.version)
+
+    def _experiment(self) -> str:
+        found = self._client.get_experiment_by_name(EXPERIMENT)
+        return found.experiment_id if found else self._client.create_experiment(EXPERIMENT)
+
+    def _find(self, run_id: str) -> Run | None:
+        found = self._client.search_runs(
+            [self._experiment()], f"tags.`{_RUN_TAG}` = '{run_id}'", ViewType.ACTIVE_ONLY
+        )
+        return found[0] if found else None
+
+    def _get(self, run_id: str) -> Run:
+        run = self._find(run_id)
+        if run is None:
+            raise LookupError(f"MLflow has no run for {run_id}: it was deleted; start the flow again")
+        return run

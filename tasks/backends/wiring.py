@@ -1,0 +1,47 @@
+"""The one place that picks vendors: from the configuration and the home to what stages use."""
+
+from dataclasses import dataclass
+
+from configs.schema import PostTrainConfig
+from tasks.backends.environment import EnvironmentBuilder
+from tasks.backends.local_ray import LocalRay
+from tasks.backends.mlflow_tracker import MlflowTracker
+from tasks.backends.protocols import (
+    Cluster,
+    ClusterBackend,
+    ImageBuilder,
+    Jobs,
+    ModelServer,
+    Tracker,
+)
+from tasks.backends.ray_jobs import RayJobs
+from tasks.backends.supervisord import Supervisord
+from tasks.backends.vllm_server import VllmServer
+from tasks.home import Home, cache_folder
+
+
+@dataclass(frozen=True)
+class Backends:
+    """The vendors of one run."""
+
+    images: ImageBuilder
+    clusters: ClusterBackend
+    models: ModelServer
+    tracker: Tracker
+
+    def jobs(self, cluster: Cluster) -> Jobs:
+        return RayJobs(cluster.dashboard_url)
+
+
+def make_backends(config: PostTrainConfig, home: Home) -> Backends:
+    """Vendors by name; the schema admits no other names."""
+    processes = Supervisord(home)
+    images = {"environment": lambda: EnvironmentBuilder(cache_folder())}
+    clusters = {"local_ray": lambda: LocalRay(home, processes)}
+    models = {"vllm_server": lambda: VllmServer(home, processes)}
+    return Backends(
+        images=images[config.image.backend](),
+        clusters=clusters[config.cluster.backend](),
+        models=models[config.host.backend](),
+        tracker=MlflowTracker(),
+    )

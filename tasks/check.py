@@ -1,0 +1,68 @@
+"""Ask before anything costs: does SkyRL take the configuration, is there room for checkpoints?"""
+
+import os
+import shutil
+import subprocess
+
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+
+from configs.jobs import TrainJob
+from tasks.backends.protocols import Image
+from tasks.context import Context
+from tasks.jobs import job_environment, program
+from tasks.run_dir import Run
+
+_TIMEOUT_S = 300
+
+
+@task(task_run_name="check", cache_policy=NO_CACHE)
+def check_plan(context: Context, image: Image) -> None:
+    """Refuse what would fail later.
+
+    Raises:
+        ValueError: one line with the reason and the next move.
+    """
+    check_disk(context.run)
+    job = train_job(context.run, attempt=1)
+    file = job.write(context.run.scratch("check") / "job.json")
+    done = subprocess.run(
+        program(image, "containers.trainer.check_main", file),
+        env={**os.environ, **job_environment(image)},
+        capture_output=True,
+        text=True,
+        timeout=_TIMEOUT_S,
+        check=False,
+    )
+    if done.returncode:
+        raise ValueError(done.stderr.strip().split("\n")[-1])
+
+
+def check_disk(run: Run) -> None:
+    """Room for the checkpoints to keep and the one being written.
+
+    A checkpoint holds the base in float32, since SkyRL writes whole shards, and the adapter with
+    two moments for each of its weights, which stays below the base in size.
+    """
+    weights = sum(path.stat().st_size for path in run.config.model.path.glob("*.safetensors"))
+    needed = (run.config.train.keep_checkpoints + 1) * 3 * weights
+    free = shutil.disk_usage(run.folder).free
+    if free < needed:
+        raise ValueError(
+            f"the planned checkpoints need {needed / 1e9:.1f} GB and {run.folder} has "
+            f"{free / 1e9:.1f} GB free: make room, or lower train.keep_checkpoints"
+        )
+
+
+def train_job(run: Run, attempt: int) -> TrainJob:
+    """The job description of an attempt."""
+    return TrainJob(
+        run_id=run.run_id,
+        attempt=attempt,
+        config=run.config,
+        base_digest=run.file.base_digest,
+        checkpoints=run.checkpoints,
+        adapters=run.adapters,
+        metrics=run.metrics,
+        scratch=run.scratch(f"attempt-{attempt}"),
+    )

@@ -1,0 +1,33 @@
+"""Stage cluster: the Ray cluster that train and evaluate submit their jobs to."""
+
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+from prefect.logging import get_run_logger
+
+from configs.digests import digest_of
+from tasks import records
+from tasks.backends.protocols import Cluster, Image
+from tasks.context import Context
+from tasks.records import ClusterRecord
+
+
+@task(task_run_name="cluster", cache_policy=NO_CACHE)
+def start_cluster(context: Context, image: Image) -> Cluster:
+    """Adopt the profile's cluster where it is alive and of this image, or start it."""
+    log = get_run_logger()
+    config = context.config
+    cluster = context.backends.clusters.find(config.name, config.cluster, image)
+    if cluster is None:
+        log.info("cluster: starting %s with %d workers", config.name, config.cluster.num_workers)
+        cluster = context.backends.clusters.start(config.name, config.cluster, image)
+    log.info("cluster: %s has %d nodes", cluster.name, cluster.num_nodes)
+    inputs = digest_of([config.cluster, image])
+    records.save(ClusterRecord(inputs=inputs, cluster=cluster), context.run.records)
+    return cluster
+
+
+@task(task_run_name="release cluster", cache_policy=NO_CACHE)
+def release_cluster(context: Context) -> None:
+    """Give back what the cluster holds; its jobs are done."""
+    context.backends.clusters.stop(context.config.name)
+    get_run_logger().info("cluster: %s is released", context.config.name)

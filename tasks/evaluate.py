@@ -1,0 +1,124 @@
+"""Stage evaluate: the base and the adapter on all fixed mazes, or an error."""
+
+from pathlib import Path
+
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+from prefect.logging import get_run_logger
+
+from configs.digests import digest_of
+from configs.jobs import AdapterManifest, EvaluateJob, EvaluationSummary
+from tasks import records
+from tasks.backends.protocols import Cluster, Image
+from tasks.context import Context
+from tasks.jobs import follow, job_environment, program, telling_line
+from tasks.records import EvaluateRecord
+from tasks.run_dir import Run
+
+
+def find_evaluation(run: Run, adapter: Path) -> EvaluateRecord | None:
+    """The record of this adapter's evaluation, if its results are all there."""
+    inputs = _inputs(run, _manifest(adapter).digest)
+    record = records.find(EvaluateRecord, inputs, run.evaluation(inputs))
+    if record is None:
+        return None
+    complete = [_summary(run, folder) for folder in (record.base_results, record.results)]
+    return record if all(complete) else None
+
+
+@task(task_run_name="evaluate", cache_policy=NO_CACHE)
+def evaluate(context: Context, cluster: Cluster, image: Image, adapter: Path) -> EvaluateRecord:
+    """Play the fixed mazes with the base and with `adapter`; what was played before is read.
+
+    Raises:
+        RuntimeError: a job failed, or not every maze has an outcome.
+    """
+    run, manifest = context.run, _manifest(adapter)
+    if manifest.base_digest != run.file.base_digest:
+        raise ValueError(
+            f"adapter {adapter} was trained on another base ({manifest.base_digest[:12]}) than "
+            f"{run.config.model.path} ({run.file.base_digest[:12]})"
+        )
+    base_results = _play(context, cluster, image, None, None)
+    results = _play(context, cluster, image, adapter, manifest.digest)
+    base, solved = _summary(run, base_results), _summary(run, results)
+    assert base is not None and solved is not None
+    inputs = _inputs(run, manifest.digest)
+    record = EvaluateRecord(
+        inputs=inputs,
+        step=manifest.step,
+        adapter=adapter,
+        adapter_digest=manifest.digest,
+        mazes_digest=run.file.mazes_digest,
+        num_mazes=solved.num_mazes,
+        num_solved_base=base.num_solved,
+        num_solved=solved.num_solved,
+        base_results=base_results,
+        results=results,
+    )
+    records.save(record, run.evaluation(inputs))
+    records.save(record, run.records)
+    return record
+
+
+def _play(
+    context: Context, cluster: Cluster, image: Image, adapter: Path | None, digest: str | None
+) -> Path:
+    """The folder with one model's results on all mazes."""
+    log, run = get_run_logger(), context.run
+    who = "the base" if adapter is None else f"adapter {digest[:12] if digest else ''}"
+    inputs = _inputs(run, digest)
+    output = run.evaluation(inputs)
+    summary = _summary(run, output)
+    if summary is None:
+        log.info("evaluate: %s plays %d mazes", who, len(run.mazes().mazes))
+        submission_id = f"{run.run_id}-eval-{inputs[:12]}"
+        job = EvaluateJob(
+            config=run.config,
+            adapter=adapter,
+            adapter_digest=digest,
+            output=output,
+            scratch=run.scratch(submission_id),
+        )
+        _run_job(context, cluster, image, submission_id, job)
+        summary = _summary(run, output)
+    if summary is None:
+        raise RuntimeError(f"the evaluation left no complete results in {output}")
+    log.info("evaluate: %s solves %d of %d", who, summary.num_solved, summary.num_mazes)
+    return output
+
+
+def _run_job(
+    context: Context, cluster: Cluster, image: Image, submission_id: str, job: EvaluateJob
+) -> None:
+    jobs = context.backends.jobs(cluster)
+    file = job.write(job.scratch / "job.json")
+    if jobs.status(submission_id) in ("failed", "stopped"):
+        jobs.delete(submission_id)
+    command = program(image, "containers.trainer.evaluate_main", file)
+    jobs.submit_or_adopt(submission_id, command, job_environment(image))
+    status = follow(jobs, submission_id, lambda: None)
+    text = jobs.logs(submission_id)
+    (job.scratch / "job.log").write_text(text)
+    if status != "succeeded":
+        raise RuntimeError(f"the evaluation {status}: {telling_line(text)}; see {job.scratch}")
+
+
+def _inputs(run: Run, adapter_digest: str | None) -> str:
+    file = run.file
+    rendering = run.config.mazes.model_dump(mode="json", exclude={"test_set"})
+    settings = [run.config.evaluate, rendering, run.config.train.device]
+    return digest_of([file.image_digest, file.base_digest, adapter_digest, file.mazes_digest, settings])
+
+
+def _summary(run: Run, folder: Path) -> EvaluationSummary | None:
+    """The summary in `folder` if every maze of the set has its outcome in it."""
+    try:
+        summary = EvaluationSummary.model_validate_json((folder / "summary.json").read_text())
+    except (FileNotFoundError, ValueError):
+        return None
+    return summary if len(summary.solved) == len(run.mazes().mazes) else None
+
+
+def _manifest(adapter: Path) -> AdapterManifest:
+    return AdapterManifest.model_validate_json((adapter / "manifest.json").read_text())

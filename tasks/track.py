@@ -1,0 +1,132 @@
+"""Trackers are views: what the trainer wrote to files is relayed to MLflow and to the operator.
+
+Only steps up to the newest committed checkpoint are relayed: a step that may still be trained
+again is not history yet. A tracker that is away never stops training; the relay catches up.
+"""
+
+import statistics
+import time
+from typing import Any
+
+from prefect import task
+from prefect.artifacts import create_progress_artifact, update_progress_artifact
+from prefect.cache_policies import NO_CACHE
+from prefect.logging import get_run_logger
+from prefect.runtime import flow_run
+
+from configs.jobs import AdapterManifest, MetricsLine
+from tasks.backends.protocols import Point
+from tasks.context import Context
+from tasks.records import EvaluateRecord
+
+MODEL_NAME = "ariadne-maze-solver"
+SUCCESS = "environment/success"
+_ARTIFACT_EVERY_S = 15
+
+
+class Relay:
+    """Carries new training steps to the log, the progress artifact and the tracker."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._log = get_run_logger()
+        self._shown = self._last_step()
+        self._tracked = 0
+        self._artifact: Any = None
+        self._artifact_at = 0.0
+        self._size = -1
+
+    def poll(self) -> None:
+        """Look for new steps and pass them on."""
+        file = self._context.run.metrics
+        size = file.stat().st_size if file.is_file() else 0
+        committed = self._context.run.committed_step()
+        if size == self._size and committed <= self._tracked:
+            return
+        self._size = size
+        lines = self._context.run.steps()
+        for line in lines:
+            if line.step > self._shown:
+                self._log.info(self._describe(line, lines))
+                self._shown = line.step
+        self._show_progress(committed)
+        self._track([line for line in lines if self._tracked < line.step <= committed])
+
+    def _describe(self, line: MetricsLine, lines: list[MetricsLine]) -> str:
+        total = self._context.config.train.steps
+        seconds = statistics.median(each.values.get("timing/step", 0.0) for each in lines[-10:])
+        left = seconds * (total - line.step) / 60
+        success = line.values.get(SUCCESS, 0.0)
+        return (
+            f"train: step {line.step} of {total}, batch success {success:.0%}, "
+            f"{seconds:.0f} s a step, about {left:.0f} min left"
+        )
+
+    def _show_progress(self, committed: int) -> None:
+        if time.monotonic() - self._artifact_at < _ARTIFACT_EVERY_S:
+            return
+        self._artifact_at = time.monotonic()
+        percent = 100.0 * max(committed, self._shown) / self._context.config.train.steps
+        try:
+            if self._artifact is None:
+                self._artifact = create_progress_artifact(percent, description="Training steps")
+            else:
+                update_progress_artifact(self._artifact, percent)
+        except Exception as error:  # the operator's view must not end the training
+            self._log.warning("progress is not shown for now: %s", error)
+
+    def _track(self, lines: list[MetricsLine]) -> None:
+        if not lines:
+            return
+        points = [
+            Point(step=line.step, time_ms=line.wall_time_ms, values=line.values) for line in lines
+        ]
+        try:
+            self._context.backends.tracker.log(self._context.run.run_id, points)
+            self._tracked = lines[-1].step
+        except Exception as error:  # the tracker is a view; the file keeps what it missed
+            self._log.warning("the tracker does not take metrics for now: %s", error)
+
+    def _last_step(self) -> int:
+        lines = self._context.run.steps()
+        return lines[-1].step if lines else 0
+
+
+@task(task_run_name="track", cache_policy=NO_CACHE, retries=3, retry_delay_seconds=2)
+def open_tracked_run(context: Context) -> str:
+    """Find or make the MLflow run of this run; returns its path in the MLflow UI."""
+    file = context.run.file
+    tags = {
+        "ariadne.flow_run": flow_run.ui_url or "",
+        "ariadne.image_digest": file.image_digest,
+        "ariadne.base_digest": file.base_digest,
+        "ariadne.mazes_digest": file.mazes_digest,
+    }
+    parameters = dict(_flatten("", context.config.model_dump(mode="json")))
+    return context.backends.tracker.open(file.run_id, parameters, tags)
+
+
+@task(task_run_name="track results", cache_policy=NO_CACHE, retries=3, retry_delay_seconds=2)
+def track_results(context: Context, scores: EvaluateRecord) -> str:
+    """Log the evaluation, register the adapter, end the run; returns the model version."""
+    tracker, run = context.backends.tracker, context.run
+    end = run.steps()[-1].wall_time_ms
+    values = {
+        "test/solved": float(scores.num_solved),
+        "test/solved_base": float(scores.num_solved_base),
+        "test/success": scores.num_solved / scores.num_mazes,
+    }
+    tracker.log(run.run_id, [Point(step=scores.step, time_ms=end, values=values)])
+    for name in ("episodes.jsonl", "summary.json"):
+        tracker.log_file(run.run_id, scores.results / name, "evaluation")
+    manifest = AdapterManifest.model_validate_json((scores.adapter / "manifest.json").read_text())
+    tags = {"run_id": run.run_id, "step": str(scores.step), "base_digest": manifest.base_digest}
+    version = tracker.register(run.run_id, MODEL_NAME, scores.adapter_digest, scores.adapter, tags)
+    tracker.close(run.run_id, "FINISHED")
+    return version
+
+
+def _flatten(prefix: str, value: Any) -> list[tuple[str, str]]:
+    if isinstance(value, dict):
+        return [pair for key, item in value.items() for pair in _flatten(f"{prefix}{key}.", item)]
+    return [(prefix.rstrip("."), str(value))]
