@@ -26,6 +26,21 @@ def find_evaluation(run: Run, adapter: Path) -> EvaluateRecord | None:
     return record if all(complete) else None
 
 
+def require_evaluation(run: Run, adapter: Path) -> EvaluateRecord:
+    """The record of this adapter's evaluation: nothing is served that was not measured.
+
+    Raises:
+        ValueError: there is none; names the flow that makes it.
+    """
+    record = find_evaluation(run, adapter)
+    if record is None:
+        raise ValueError(
+            f"adapter {adapter.name} of run {run.run_id} was not evaluated: "
+            "run the deployment evaluate/evaluate for it first"
+        )
+    return record
+
+
 @task(task_run_name="evaluate", cache_policy=NO_CACHE)
 def evaluate(context: Context, cluster: Cluster, image: Image, adapter: Path) -> EvaluateRecord:
     """Play the fixed mazes with the base and with `adapter`; what was played before is read.

@@ -1,28 +1,34 @@
-"""The services of a machine: Prefect server, Prefect worker and MLflow, on 127.0.0.1.
+"""The services of one home: Prefect server, Prefect worker and MLflow server, on 127.0.0.1.
 
 `up` starts or adopts them and returns when all are healthy; `down` leaves no process behind.
+They keep all they know in the home and look nothing up outside this machine.
 """
 
-import os
-import socket
 import sys
 import time
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
+from typing import Self
+from urllib.parse import urlsplit
 
 import httpx
 import psutil
 from pydantic import BaseModel, ConfigDict
 
 from configs.loader import ROOT
-from tasks.backends.protocols import ProcessSpec, ProcessState
+from tasks import ports
+from tasks.backends.protocols import Processes, ProcessSpec
 from tasks.backends.supervisord import Supervisord
-from tasks.home import Home
+from tasks.home import Home, cache_folder, write_private
 
-HOST = "127.0.0.1"
 POOL = "ariadne"
-_PREFERRED_PORTS = {"PREFECT": 4200, "MLFLOW": 5000}
+PREFECT, WORKER, MLFLOW = "prefect-server", "prefect-worker", "mlflow"
+
 _START_TIMEOUT_S = 240
+"""A Prefect server's first start migrates its database: more than a minute on a slow disk."""
+_MAX_STARTS = 4
+_TELLING = ("error", "exception", "cannot", "already in use", "denied", "no such")
 
 
 class Services(BaseModel):
@@ -30,67 +36,94 @@ class Services(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    prefect_port: int
-    mlflow_port: int
+    prefect_api_url: str
+    prefect_ui_url: str
+    mlflow_url: str
+
+    @classmethod
+    def at(cls, prefect_port: int, mlflow_port: int) -> Self:
+        prefect = f"http://{ports.HOST}:{prefect_port}"
+        mlflow = f"http://{ports.HOST}:{mlflow_port}"
+        return cls(prefect_api_url=f"{prefect}/api", prefect_ui_url=prefect, mlflow_url=mlflow)
 
     @property
-    def prefect_api_url(self) -> str:
-        return f"http://{HOST}:{self.prefect_port}/api"
+    def ports(self) -> tuple[int, int]:
+        """Prefect's and MLflow's."""
+        urls = (self.prefect_ui_url, self.mlflow_url)
+        prefect, mlflow = (urlsplit(url).port or 80 for url in urls)
+        return prefect, mlflow
 
-    @property
-    def prefect_ui_url(self) -> str:
-        return f"http://{HOST}:{self.prefect_port}"
-
-    @property
-    def mlflow_url(self) -> str:
-        return f"http://{HOST}:{self.mlflow_port}"
+    def url_of(self, name: str) -> str:
+        """Where a person looks at it; empty where there is nothing to look at."""
+        return {PREFECT: self.prefect_ui_url, MLFLOW: self.mlflow_url}.get(name, "")
 
     def environment(self, home: Home) -> dict[str, str]:
-        """Variables under which flows and their tools find these services and nothing else."""
-        return {
-            **home.environment(),
+        """Variables under which flows and tools use these services and nothing else."""
+        return _private(home) | {
             "PYTHONPATH": str(ROOT),
-            "PREFECT_HOME": str(home.path / "prefect"),
+            "ARIADNE_HOME": str(home.root),
+            "ARIADNE_CACHE": str(cache_folder()),
             "PREFECT_API_URL": self.prefect_api_url,
-            "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "false",
-            "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
             "PREFECT_CLIENT_MAX_RETRIES": "10",
             "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30",
             "MLFLOW_TRACKING_URI": self.mlflow_url,
-            "MLFLOW_DISABLE_TELEMETRY": "true",
-            "DO_NOT_TRACK": "1",
         }
+
+
+class ServiceState(BaseModel):
+    """One line of `status`. Other kept processes have no URL and are healthy while they run."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    healthy: bool
+    url: str
+    description: str
 
 
 def up(home: Home) -> Services:
     """Start what does not run, adopt what does.
 
     Raises:
-        RuntimeError: a port that was asked for is taken, or a service does not become healthy.
+        RuntimeError: a port that was asked for is taken, or a service does not get healthy.
     """
-    supervisor = Supervisord(home)
-    services = _running(home, supervisor) or Services(
-        prefect_port=_choose_port("PREFECT"), mlflow_port=_choose_port("MLFLOW")
-    )
-    supervisor.start()
-    (home.services / "services.json").write_text(services.model_dump_json() + "\n")
-    for spec in (_prefect_server(home, services), _mlflow_server(home, services)):
-        supervisor.ensure(spec)
-    _await(supervisor, "prefect-server", home, _answers(f"{services.prefect_api_url}/ready"))
-    supervisor.ensure(_prefect_worker(home, services))
-    _await(supervisor, "mlflow", home, _answers(f"{services.mlflow_url}/health"))
-    _await(supervisor, "prefect-worker", home, lambda: _worker_is_online(services))
+    processes = Supervisord(home)
+    services = _choose(home, processes)
+    write_private(home.create().services_file, services.model_dump_json(indent=1) + "\n")
+    processes.ensure(_prefect_server(home, services))
+    processes.ensure(_mlflow_server(home, services))
+    _await(home, processes, PREFECT, services)
+    processes.ensure(_prefect_worker(home, services))
+    _await(home, processes, MLFLOW, services)
+    _await(home, processes, WORKER, services)
     return services
 
 
 def down(home: Home) -> None:
-    """Stop everything of this home: services, clusters, model servers, running flows."""
-    Supervisord(home).shutdown()
+    """End everything of this home: services, running flows, clusters, model servers."""
+    processes = Supervisord(home)
+    # First, so that its flow runs can still tell the server how they ended.
+    processes.stop(WORKER)
+    processes.shutdown()
+    home.services_file.unlink(missing_ok=True)
 
 
-def status(home: Home) -> list[ProcessState]:
-    """Every process of this home; empty when it is down."""
-    return sorted(Supervisord(home).states(), key=lambda state: state.name)
+def status(home: Home) -> list[ServiceState]:
+    """The services, and every other process that is kept."""
+    processes = Supervisord(home)
+    services = _recorded(home)
+    states = {state.name: state for state in processes.states()}
+    ours = (PREFECT, WORKER, MLFLOW)
+    report = []
+    for name in (*ours, *sorted(states.keys() - set(ours))):
+        state = states.get(name)
+        healthy = state is not None and state.running
+        if healthy and name in ours:
+            healthy = services is not None and _is_healthy(processes, name, services)
+        url = services.url_of(name) if services else ""
+        said = state.description if state else "not running"
+        report.append(ServiceState(name=name, healthy=healthy, url=url, description=said))
+    return report
 
 
 def find(home: Home) -> Services:
@@ -99,127 +132,145 @@ def find(home: Home) -> Services:
     Raises:
         RuntimeError: they do not; names the command that starts them.
     """
-    services = _running(home, Supervisord(home))
-    if services is None:
-        raise RuntimeError(f"no services run in {home.path}: start them with `make up`")
+    services = _recorded(home)
+    state = Supervisord(home).state(PREFECT)
+    if services is None or state is None or not state.running:
+        raise RuntimeError(f"no services run in {home.root}; start them with `make up`")
     return services
 
 
-def _running(home: Home, supervisor: Supervisord) -> Services | None:
-    file = home.services / "services.json"
-    if supervisor.state("prefect-server") is None or not file.is_file():
-        return None
-    return Services.model_validate_json(file.read_text())
+def _recorded(home: Home) -> Services | None:
+    file = home.services_file
+    return Services.model_validate_json(file.read_text()) if file.is_file() else None
+
+
+def _choose(home: Home, processes: Processes) -> Services:
+    """Keep the ports of before where possible. Starts nothing."""
+    recorded = _recorded(home)
+    last = recorded.ports if recorded else (None, None)
+    running = {state.name for state in processes.states() if state.running}
+    chosen: list[int] = []
+    for name, variable, usual, before in (
+        (PREFECT, "ARIADNE_PREFECT_PORT", 4200, last[0]),
+        (MLFLOW, "ARIADNE_MLFLOW_PORT", 5000, last[1]),
+    ):
+        preferred = [port for port in (before, usual) if port and port not in chosen]
+        held = [before] if before and name in running else []
+        chosen.append(ports.choose(variable, preferred, held))
+    if chosen[0] == chosen[1]:
+        raise ValueError(f"Prefect and MLflow cannot both have port {chosen[0]}; change one")
+    return Services.at(*chosen)
+
+
+def _private(home: Home) -> dict[str, str]:
+    """Keeps Prefect and MLflow in the home, and from telling or asking anybody outside."""
+    return {
+        "PREFECT_HOME": str(home.prefect),
+        "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "false",
+        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+        "DO_NOT_TRACK": "true",
+    }
 
 
 def _prefect_server(home: Home, services: Services) -> ProcessSpec:
-    command = (sys.executable, "-m", "prefect", "server", "start")
-    port = ("--host", HOST, "--port", str(services.prefect_port))
-    return _spec(home, services, "prefect-server", (*command, *port))
+    command = ("prefect", "server", "start")
+    address = ("--host", ports.HOST, "--port", str(services.ports[0]))
+    return _spec(home, PREFECT, (*command, *address), _private(home), home.prefect)
 
 
 def _prefect_worker(home: Home, services: Services) -> ProcessSpec:
-    command = (sys.executable, "-m", "prefect", "worker", "start")
-    pool = ("--pool", POOL, "--type", "process", "--name", "local")
-    return _spec(home, services, "prefect-worker", (*command, *pool))
+    command = ("prefect", "worker", "start", "--type", "process", "--install-policy", "never")
+    names = ("--pool", POOL, "--name", "local")
+    return _spec(home, WORKER, (*command, *names), services.environment(home), ROOT)
 
 
 def _mlflow_server(home: Home, services: Services) -> ProcessSpec:
-    folder = home.path / "mlflow"
-    (folder / "artifacts").mkdir(parents=True, exist_ok=True)
     command = (
-        *(sys.executable, "-m", "mlflow", "server", "--host", HOST),
-        *("--port", str(services.mlflow_port), "--workers", "1"),
-        *("--backend-store-uri", f"sqlite:///{folder}/mlflow.db"),
-        *("--artifacts-destination", str(folder / "artifacts"), "--serve-artifacts"),
+        *("mlflow", "server", "--host", ports.HOST, "--port", str(services.ports[1])),
+        *("--workers", "1", "--backend-store-uri", f"sqlite:///{home.mlflow}/mlflow.db"),
+        *("--serve-artifacts", "--artifacts-destination", str(home.mlflow / "artifacts")),
     )
-    return _spec(home, services, "mlflow", command)
+    return _spec(home, MLFLOW, command, _private(home), home.mlflow)
 
 
-def _spec(home: Home, services: Services, name: str, command: tuple[str, ...]) -> ProcessSpec:
+def _spec(
+    home: Home, name: str, module: tuple[str, ...], environment: dict[str, str], directory: Path
+) -> ProcessSpec:
     return ProcessSpec(
         name=name,
-        command=command,
-        environment=services.environment(home),
-        directory=ROOT,
-        log=home.logs / f"{name}.log",
+        command=(sys.executable, "-m", *module),
+        environment=environment,
+        directory=directory,
+        log=_log(home, name),
         restart=True,
+        stop_timeout_s=10,
     )
 
 
-def _choose_port(service: str) -> int:
-    """The port asked for in ARIADNE_<service>_PORT, or the usual one, or any free one."""
-    asked = os.environ.get(f"ARIADNE_{service}_PORT")
-    if asked is None:
-        usual = _PREFERRED_PORTS[service]
-        return usual if _is_free(usual) else _any_free_port()
-    if not asked.isdigit() or not 1024 <= int(asked) <= 65535:
-        raise RuntimeError(f"ARIADNE_{service}_PORT is {asked!r}: give a port from 1024 to 65535")
-    if not _is_free(int(asked)):
-        raise RuntimeError(
-            f"port {asked} is taken by {_owner(int(asked))}: stop it, or set "
-            f"ARIADNE_{service}_PORT to another port, or leave it out to have a free one found"
-        )
-    return int(asked)
+def _log(home: Home, name: str) -> Path:
+    return home.logs / f"{name}.log"
 
 
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((HOST, port))
-        except OSError:
-            return False
-    return True
-
-
-def _any_free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return probe.getsockname()[1]
-
-
-def _owner(port: int) -> str:
-    try:
-        for connection in psutil.net_connections("tcp"):
-            if connection.laddr and connection.laddr.port == port and connection.pid:
-                return f"{psutil.Process(connection.pid).name()} (pid {connection.pid})"
-    except psutil.Error:
-        pass
-    return "another process"
-
-
-def _answers(url: str) -> Callable[[], bool]:
-    def check() -> bool:
-        try:
-            return httpx.get(url, timeout=5).is_success
-        except httpx.HTTPError:
-            return False
-
-    return check
-
-
-def _worker_is_online(services: Services) -> bool:
-    url = f"{services.prefect_api_url}/work_pools/{POOL}/workers/filter"
-    try:
-        answer = httpx.post(url, json={}, timeout=5)
-    except httpx.HTTPError:
-        return False
-    return answer.is_success and any(worker["status"] == "ONLINE" for worker in answer.json())
-
-
-def _await(supervisor: Supervisord, name: str, home: Home, is_healthy: Callable[[], bool]) -> None:
-    log = home.logs / f"{name}.log"
-    deadline = time.monotonic() + _START_TIMEOUT_S
-    while not is_healthy():
-        state = supervisor.state(name)
-        ended = state is None or not state.running
-        if ended or time.monotonic() > deadline:
-            fault = "ended while starting" if ended else f"is not healthy after {_START_TIMEOUT_S} s"
-            raise RuntimeError(f"{name} {fault}: {_last_line(log)} (log: {log})")
+def _await(home: Home, processes: Processes, name: str, services: Services) -> None:
+    """Wait until healthy; give up early on what starts again and again."""
+    log = _log(home, name)
+    begin = time.monotonic()
+    pids: set[int] = set()
+    while not _is_healthy(processes, name, services):
+        state = processes.state(name)
+        pids |= {state.pid} if state and state.pid else set()
+        if state is None or len(pids) > _MAX_STARTS or "fatal" in state.description:
+            raise RuntimeError(f"{name} does not start: {_telling_line(log)} (see {log})")
+        if time.monotonic() - begin > _START_TIMEOUT_S:
+            raise RuntimeError(
+                f"{name} is not healthy after {_START_TIMEOUT_S} s: {_telling_line(log)} (see {log})"
+            )
         time.sleep(0.3)
 
 
-def _last_line(log: Path) -> str:
-    lines = log.read_text(errors="replace").split("\n") if log.is_file() else []
-    return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "it said nothing")
+def _is_healthy(processes: Processes, name: str, services: Services) -> bool:
+    checks: dict[str, Callable[[], bool]] = {
+        PREFECT: lambda: _answers(f"{services.prefect_api_url}/ready"),
+        MLFLOW: lambda: _answers(f"{services.mlflow_url}/health"),
+        WORKER: lambda: _is_online(processes, services),
+    }
+    try:
+        return checks[name]()
+    except httpx.HTTPError:
+        return False
+
+
+def _answers(url: str) -> bool:
+    with _client() as client:
+        return client.get(url).is_success
+
+
+def _is_online(processes: Processes, services: Services) -> bool:
+    """Heard of since it was started: the server calls a worker online for a while after it died."""
+    state = processes.state(WORKER)
+    if state is None or state.pid is None:
+        return False
+    with _client() as client:
+        url = f"{services.prefect_api_url}/work_pools/{POOL}/workers/filter"
+        answer = client.post(url, json={})
+    beats = [worker["last_heartbeat_time"] for worker in answer.json()] if answer.is_success else []
+    try:
+        started = psutil.Process(state.pid).create_time()
+    except psutil.NoSuchProcess:
+        return False
+    return any(datetime.fromisoformat(beat).timestamp() > started for beat in beats if beat)
+
+
+def _client() -> httpx.Client:
+    # No proxy between this machine and itself; all is http, and to load certificates is slow.
+    return httpx.Client(trust_env=False, verify=False, timeout=5)
+
+
+def _telling_line(log: Path) -> str:
+    """The last line that tells what went wrong, else the last line."""
+    text = log.read_text(errors="replace") if log.is_file() else ""
+    lines = [line.strip()[:300] for line in text[-20_000:].splitlines() if line.strip()]
+    telling = [line for line in lines if any(word in line.lower() for word in _TELLING)]
+    return (telling or lines or ["it said nothing"])[-1]

@@ -23,7 +23,7 @@ from supervisor.states import ProcessStates
 from supervisor.xmlrpc import Faults
 
 from tasks.backends import leftovers
-from tasks.backends.ini import program, supervisor
+from tasks.backends.supervisord_ini import program, supervisor
 from tasks.backends.protocols import ProcessSpec, ProcessState
 from tasks.home import Home, write_private
 

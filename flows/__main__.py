@@ -1,0 +1,100 @@
+"""The command line: `python -m flows COMMAND`; the Makefile has the same commands."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from flows import operate
+from tasks import services
+from tasks.home import Home
+
+app = typer.Typer(
+    help="Ariadne: post-train, evaluate and host a maze solver.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+_out = Console(soft_wrap=True, highlight=False)
+
+
+@app.command()
+def up() -> None:
+    """Start the services, or find them running, and register the deployments."""
+    operate.bring_up(Home.from_environment(), _out.print)
+
+
+@app.command()
+def down() -> None:
+    """Stop the services and everything else that runs here."""
+    services.down(Home.from_environment())
+
+
+@app.command()
+def status() -> None:
+    """Show what runs. Exits with 3 when something does not."""
+    states = services.status(Home.from_environment())
+    table = Table("name", "up", "address", "state", box=None)
+    for state in states:
+        table.add_row(state.name, "yes" if state.healthy else "no", state.url, state.description)
+    _out.print(table)
+    if not all(state.healthy for state in states):
+        raise typer.Exit(3)
+
+
+@app.command()
+def setup() -> None:
+    """Make the trainer environment if it is missing."""
+    operate.setup(_out.print)
+
+
+@app.command()
+def run(
+    profile: Annotated[str, typer.Option(help="configs/<profile>.toml")] = "local",
+    steps: Annotated[int | None, typer.Option(help="training steps")] = None,
+    seed: Annotated[int | None, typer.Option(help="seed of training")] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="step size")] = None,
+    run_name: Annotated[str, typer.Option(help="name of the run's folder")] = "",
+    force_rebuild: Annotated[bool, typer.Option(help="build the image anew")] = False,
+) -> None:
+    """Start the pipeline through the Prefect API, follow it, and show what came of it."""
+    parameters = {
+        "profile": profile,
+        "steps": steps,
+        "seed": seed,
+        "learning_rate": learning_rate,
+        "run_name": run_name,
+        "force_rebuild": force_rebuild,
+    }
+    rows = operate.run(Home.from_environment(), parameters, _out.print)
+    table = Table(show_header=False, box=None)
+    for row in rows:
+        table.add_row(row["what"], row["value"])
+    _out.print(table)
+
+
+@app.command()
+def solve(
+    seed: Annotated[int, typer.Option(min=0, help="seed of the maze")] = 123,
+    out: Annotated[Path | None, typer.Option(help="the animated picture to write")] = None,
+) -> None:
+    """Let the hosted adapter play one maze."""
+    home = Home.from_environment()
+    operate.solve(home, seed, out or home.root / f"solve-{seed}.gif")
+
+
+def main() -> None:
+    """Run a command; an error of ours is one line that names the next move."""
+    try:
+        app(prog_name="python -m flows")
+    except (ValueError, RuntimeError) as error:
+        if "\n" in str(error):
+            raise
+        sys.exit(f"ariadne: {error}")
+
+
+if __name__ == "__main__":
+    main()

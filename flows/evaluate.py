@@ -1,0 +1,39 @@
+"""evaluate: play the fixed mazes with the adapter of any step of a run."""
+
+from typing import Annotated
+
+from prefect import flow
+from pydantic import Field
+
+from tasks.cluster import release_cluster, start_cluster
+from tasks.context import reopen
+from tasks.evaluate import evaluate as evaluate_adapter
+from tasks.evaluate import find_evaluation
+from tasks.image import build_image
+from tasks.report import report_mazes
+
+RunId = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
+Step = Annotated[int, Field(ge=1, le=100_000)]
+
+
+@flow(name="evaluate", flow_run_name="{run_id} step {step}")
+def evaluate(run_id: RunId, step: Step) -> int:
+    """Play the fixed mazes with one adapter.
+
+    Args:
+        run_id: Name of the run's folder.
+        step: Training step whose adapter shall play.
+
+    Returns:
+        How many mazes it solves.
+    """
+    context = reopen(run_id)
+    adapter = context.run.adapter(step)
+    scores = find_evaluation(context.run, adapter)
+    if scores is None:
+        image = build_image(context)
+        cluster = start_cluster(context, image)
+        scores = evaluate_adapter(context, cluster, image, adapter)
+        release_cluster(context)
+    report_mazes(context, scores)
+    return scores.num_solved

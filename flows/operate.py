@@ -1,0 +1,103 @@
+"""What an operator does from a terminal: set up, start the pipeline and follow it, let it solve.
+
+These are the same steps that the UI and the schedule take: a deployment is started through the
+API and its run is watched; interrupting the watching leaves the run alone.
+"""
+
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from configs.jobs import SolveJob
+from configs.loader import load_config
+from configs.mazes import load_maze_set
+from tasks import services
+from tasks.backends.environment import EnvironmentBuilder
+from tasks.home import Home, cache_folder
+from tasks.jobs import job_environment
+from tasks.run_dir import check_base_model, check_turn_limit
+
+Say = Callable[[str], None]
+_OVERRIDES = {
+    "steps": "train.steps",
+    "seed": "train.seed",
+    "learning_rate": "train.learning_rate",
+}
+_SOLVE_TIMEOUT_S = 600
+
+
+def setup(say: Say) -> None:
+    """Make the trainer environment if it is missing."""
+    builder = EnvironmentBuilder(cache_folder())
+    digest = builder.digest()
+    if builder.find(digest) is None:
+        say("installing the trainer environment (about 7 GB, a minute or more)")
+        builder.build(digest, force=False)
+    say(f"image {digest[:12]} is ready")
+
+
+def bring_up(home: Home, say: Say) -> services.Services:
+    """Start the services and register the deployments; this process then speaks to them."""
+    found = services.up(home)
+    os.environ.update(found.environment(home))
+    from tasks import deployments  # Prefect reads its settings when it is imported
+
+    deployments.register()
+    say(f"Prefect {found.prefect_ui_url}   MLflow {found.mlflow_url}")
+    return found
+
+
+def run(home: Home, parameters: dict[str, Any], say: Say) -> list[dict[str, str]]:
+    """Start post-train and follow it; returns the rows of its summary.
+
+    Raises:
+        ValueError: a parameter or an input is unusable; nothing was started.
+        RuntimeError: the run ended in another state than completed.
+    """
+    check_inputs(parameters)
+    found = bring_up(home, say)
+    from tasks import deployments
+
+    run_id, name = deployments.start("post-train/post-train", parameters)
+    say(f"flow run {name!r}: {found.prefect_ui_url}/runs/flow-run/{run_id}")
+    ended = deployments.follow(run_id, say)
+    if ended != "Completed":
+        raise RuntimeError(f"the run is {ended}; starting it again goes on where it stopped")
+    return deployments.summary(run_id)
+
+
+def check_inputs(parameters: dict[str, Any]) -> None:
+    """Refuse a profile, a base model or mazes that cannot work, before anything starts."""
+    overrides = {
+        key: parameters[name] for name, key in _OVERRIDES.items() if parameters.get(name) is not None
+    }
+    config = load_config(parameters["profile"], overrides)
+    check_base_model(config.model.path)
+    check_turn_limit(config, load_maze_set(config.mazes.test_set))
+
+
+def solve(home: Home, seed: int, picture: Path) -> None:
+    """Let the hosted adapter play the maze of `seed`; it prints its moves.
+
+    Raises:
+        RuntimeError: nothing is hosted, or the server does not answer.
+    """
+    from tasks.host import solve_job_file
+
+    file = solve_job_file(home)
+    if not file.is_file():
+        raise RuntimeError("no adapter is hosted yet: `make run` hosts one")
+    SolveJob.read(file)
+    builder = EnvironmentBuilder(cache_folder())
+    image = builder.build(builder.digest(), force=False)
+    command = [image.python, "-m", "containers.trainer.solve_main", str(file)]
+    done = subprocess.run(
+        [*command, "--seed", str(seed), "--out", str(picture)],
+        env={**os.environ, **job_environment(image)},
+        timeout=_SOLVE_TIMEOUT_S,
+        check=False,
+    )
+    if done.returncode:
+        raise RuntimeError("the maze was not played; the line above says why")

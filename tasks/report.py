@@ -1,0 +1,87 @@
+"""What an operator finds on the flow run's page: the outcome, the 64 mazes, and links."""
+
+import os
+
+from prefect.artifacts import create_link_artifact, create_table_artifact
+from prefect.logging import get_run_logger
+from prefect.tasks import task
+from prefect.cache_policies import NO_CACHE
+
+from configs.jobs import EvaluationSummary
+from tasks.context import Context
+from tasks.records import EvaluateRecord, HostRecord, TrainRecord
+
+SUMMARY_KEY = "ariadne-summary"
+MAZES_KEY = "ariadne-mazes"
+
+
+@task(task_run_name="report", cache_policy=NO_CACHE)
+def report_run(
+    context: Context,
+    trained: TrainRecord,
+    scores: EvaluateRecord,
+    hosted: HostRecord,
+    model_version: str,
+    tracked: str,
+) -> None:
+    """Make the artifacts of a finished run."""
+    link = f"{os.environ.get('MLFLOW_TRACKING_URI', '')}{tracked}"
+    create_link_artifact(link, "MLflow run", key="ariadne-mlflow", description="MLflow run")
+    create_link_artifact(
+        hosted.endpoint.url, "Endpoint", key="ariadne-endpoint", description="OpenAI API"
+    )
+    report_mazes(context, scores)
+    rows = summary_rows(context, trained, scores, hosted, model_version, link)
+    create_table_artifact(
+        [{"what": what, "value": value} for what, value in rows.items()],
+        key=SUMMARY_KEY,
+        description=f"Run {context.run.run_id}",
+    )
+    get_run_logger().info(
+        "done: %d of %d mazes before, %d after",
+        scores.num_solved_base,
+        scores.num_mazes,
+        scores.num_solved,
+    )
+
+
+def report_mazes(context: Context, scores: EvaluateRecord) -> None:
+    """One row for each fixed maze: what base and adapter made of it."""
+    base = EvaluationSummary.model_validate_json((scores.base_results / "summary.json").read_text())
+    mine = EvaluationSummary.model_validate_json((scores.results / "summary.json").read_text())
+    rows = [
+        {
+            "maze": maze.seed,
+            "turns needed": mine.turns_needed[index],
+            "base": base.ends[index],
+            "base turns": base.turns[index],
+            "adapter": mine.ends[index],
+            "adapter turns": mine.turns[index],
+        }
+        for index, maze in enumerate(context.run.mazes().mazes)
+    ]
+    description = (
+        f"{scores.num_solved_base} of {scores.num_mazes} before, {scores.num_solved} after "
+        f"(adapter {scores.adapter_digest[:12]})"
+    )
+    create_table_artifact(rows, key=MAZES_KEY, description=description)
+
+
+def summary_rows(
+    context: Context,
+    trained: TrainRecord,
+    scores: EvaluateRecord,
+    hosted: HostRecord,
+    model_version: str,
+    link: str,
+) -> dict[str, str]:
+    """The table that ends a run, in order."""
+    return {
+        "solved before": f"{scores.num_solved_base} of {scores.num_mazes}",
+        "solved after": f"{scores.num_solved} of {scores.num_mazes}",
+        "training": f"{trained.step} steps, {trained.attempts} attempts, {trained.seconds / 60:.1f} min",
+        "adapter": f"{scores.adapter_digest[:16]} (version {model_version})",
+        "endpoint": f"{hosted.endpoint.url} as {hosted.adapter_name}",
+        "run folder": str(context.run.folder),
+        "MLflow": link,
+    }
