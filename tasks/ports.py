@@ -20,7 +20,9 @@ def choose(variable: str, preferred: Iterable[int], held: Collection[int] = ()) 
     """
     asked = os.environ.get(variable)
     if not asked:
-        return next((port for port in preferred if port in held or is_free(port)), None) or any_free()
+        return (
+            next((port for port in preferred if port in held or is_free(port)), None) or any_free()
+        )
     if not asked.isdecimal() or not 1024 <= int(asked) <= 65535:
         raise ValueError(f"{variable} is {asked!r}; give a port from 1024 to 65535")
     if int(asked) not in held and not is_free(int(asked)):

@@ -88,6 +88,7 @@ def up(home: Home) -> Services:
         RuntimeError: a port that was asked for is taken, or a service does not get healthy.
     """
     processes = Supervisord(home)
+    processes.clear()
     services = _choose(home, processes)
     write_private(home.create().services_file, services.model_dump_json(indent=1) + "\n")
     processes.ensure(_prefect_server(home, services))
@@ -221,12 +222,13 @@ def _await(home: Home, processes: Processes, name: str, services: Services) -> N
     while not _is_healthy(processes, name, services):
         state = processes.state(name)
         pids |= {state.pid} if state and state.pid else set()
-        if state is None or len(pids) > _MAX_STARTS or "fatal" in state.description:
-            raise RuntimeError(f"{name} does not start: {_telling_line(log)} (see {log})")
-        if time.monotonic() - begin > _START_TIMEOUT_S:
-            raise RuntimeError(
-                f"{name} is not healthy after {_START_TIMEOUT_S} s: {_telling_line(log)} (see {log})"
-            )
+        fault = None
+        if state is None or len(pids) > _MAX_STARTS or state.description.startswith("fatal"):
+            fault = "does not start"
+        elif time.monotonic() - begin > _START_TIMEOUT_S:
+            fault = f"is not healthy after {_START_TIMEOUT_S} s"
+        if fault:
+            raise RuntimeError(f"{name} {fault}: {_telling_line(log)} (see {log})")
         time.sleep(0.3)
 
 

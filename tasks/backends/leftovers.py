@@ -24,6 +24,13 @@ NAME = "SUPERVISOR_PROCESS_NAME"
 _POLL_S = 0.05
 
 
+def alive(process: psutil.Process) -> bool:
+    """Zombies are dead. psutil counts them as running, and a container may never reap them."""
+    with suppress(psutil.Error):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
+
+
 def marked(variables: Mapping[str, str]) -> set[psutil.Process]:
     """Living processes that were started with all these variables, and all below them.
 
@@ -68,9 +75,9 @@ def end(processes: Iterable[psutil.Process], grace_s: float, kill_s: float = 10)
     Raises:
         RuntimeError: something outlived SIGKILL, stuck in the kernel.
     """
-    alive = _signal(processes, psutil.Process.terminate, grace_s)
-    if alive := _signal(alive, psutil.Process.kill, kill_s):
-        pids = ", ".join(str(process.pid) for process in alive)
+    left = _signal(processes, psutil.Process.terminate, grace_s)
+    if left := _signal(left, psutil.Process.kill, kill_s):
+        pids = ", ".join(str(process.pid) for process in left)
         raise RuntimeError(
             f"process {pids} does not die by SIGKILL; look at it with `ps -l {pids}`"
         )
@@ -91,29 +98,21 @@ def become(assignments: Iterable[str], command: list[str]) -> None:
 def _signal(
     processes: Iterable[psutil.Process], send: Callable[[psutil.Process], None], wait_s: float
 ) -> list[psutil.Process]:
-    alive = [process for process in processes if _alive(process)]
-    for process in alive:
+    left = [process for process in processes if alive(process)]
+    for process in left:
         with suppress(psutil.Error):
             send(process)
     deadline = time.monotonic() + wait_s
-    while (alive := [process for process in alive if _alive(process)]) and (
-        time.monotonic() < deadline
-    ):
+    while left and time.monotonic() < deadline:
         time.sleep(_POLL_S)
-    return alive
-
-
-def _alive(process: psutil.Process) -> bool:
-    # psutil's own wait counts zombies as alive, and a container may have nobody to reap them.
-    with suppress(psutil.Error):
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    return False
+        left = [process for process in left if alive(process)]
+    return left
 
 
 def _carries(process: psutil.Process, variables: Mapping[str, str], has: str = MARK) -> bool:
     with suppress(psutil.Error, OSError):
         found = process.environ()
-        return _alive(process) and has in found and variables.items() <= found.items()
+        return alive(process) and has in found and variables.items() <= found.items()
     return False
 
 
@@ -126,7 +125,10 @@ def _group(process: psutil.Process) -> int | None:
 def _orphaned(process: psutil.Process) -> bool:
     """Its group has lost its leader. A flow run leads a group of its own and goes on."""
     pgid = _group(process)
-    return pgid is not None and not psutil.pid_exists(pgid)
+    try:
+        return pgid is not None and not alive(psutil.Process(pgid))
+    except psutil.NoSuchProcess:
+        return True
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 import xmlrpc.client
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
@@ -23,8 +23,8 @@ from supervisor.states import ProcessStates
 from supervisor.xmlrpc import Faults
 
 from tasks.backends import leftovers
-from tasks.backends.supervisord_ini import program, supervisor
 from tasks.backends.protocols import ProcessSpec, ProcessState
+from tasks.backends.supervisord_ini import program, supervisor
 from tasks.home import Home, write_private
 
 _RPC_TIMEOUT_S = 10
@@ -51,6 +51,12 @@ class Supervisord:
         """Have supervisord run. It starts again what was kept when the last one was killed."""
         with self._locked():
             self._start()
+
+    def clear(self) -> None:
+        """End what a killed supervisord left, its ports with it; nothing while one runs."""
+        with self._locked():
+            if not self._answers():
+                self._clear()
 
     def ensure(self, spec: ProcessSpec) -> ProcessState:
         """As the Protocol says. Returns once the process is spawned, not once it is healthy."""
@@ -130,29 +136,28 @@ class Supervisord:
             raise RuntimeError(f"supervisord did not start: {said[-1]}; its log is {self._log}")
 
     def _clear(self) -> None:
-        """End what a killed supervisord left, but not the flow run that is repairing this."""
+        """The flow run that may be repairing this is spared, and so are its siblings."""
         # One that lost its socket would otherwise start again what is ended here.
         leftovers.end(leftovers.supervisors(str(self._home.root)), grace_s=0)
         left = self._marked() - leftovers.own_tree(str(self._home.root))
         leftovers.end(left, _STOP_GRACE_S)
 
     def _stop(self, name: str) -> None:
-        self._halt(name)
         started = leftovers.marked(self._mark() | {leftovers.NAME: name})
-        leftovers.end(started - leftovers.lineage(), _STOP_GRACE_S)
+        left = self._halt(name) | started
+        leftovers.end(left - leftovers.lineage(), _STOP_GRACE_S)
 
-    def _halt(self, name: str) -> None:
-        """Stop the process and its group; what left the group goes on."""
+    def _halt(self, name: str) -> set[psutil.Process]:
+        """Stop the process. supervisord is content when it is gone; returns the group's rest."""
         state = self.state(name)
         if state is None:
-            return
+            return set()
         self._call("stopProcess", name, timeout_s=600, allow=(Faults.NOT_RUNNING,))
-        if state.pid:
-            # supervisord is content when the leader is gone.
-            leftovers.end(leftovers.group(state.pid), _STOP_GRACE_S)
+        return leftovers.group(state.pid) if state.pid else set()
 
     def _forget(self, name: str) -> None:
-        self._halt(name)
+        """What left the process's group goes on: a flow run outlives a worker's replacement."""
+        leftovers.end(self._halt(name), _STOP_GRACE_S)
         if self.state(name):
             self._call("removeProcessGroup", name)
         (self._home.programs / f"{name}.conf").unlink(missing_ok=True)
@@ -202,7 +207,7 @@ class Supervisord:
                 ) from error
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
+    def _locked(self) -> Generator[None]:
         self._home.create()
         deadline = time.monotonic() + _LOCK_TIMEOUT_S
         with (self._home.runtime / "lock").open("w") as file:

@@ -1,8 +1,8 @@
 """Supervisor's configuration files, as pure functions of a home and a spec.
 
-Its ini dialect has three traps: `%` expands, ` ;` and ` #` begin a comment even inside quotes,
-and its `environment` key cannot hold every value. So a program's environment goes through
-`leftovers`, as arguments, which are split by the shell's rules and are exact.
+Its ini dialect has four traps: `%` expands, `%(here)s` expands even after `%%`, ` ;` and ` #`
+begin a comment even inside quotes, and its `environment` key cannot hold every value. So a
+program's environment goes through `leftovers`, as arguments: those are split by the shell's rules.
 """
 
 import re
@@ -78,15 +78,15 @@ stdout_logfile_backups=2
 def _command(spec: ProcessSpec) -> str:
     assignments = [f"{name}={value}" for name, value in sorted(spec.environment.items())]
     words = [sys.executable, "-I", leftovers.__file__, *assignments, "--", *spec.command]
-    # Two empty quotes inside a quoted word change nothing but hide what looks like a comment.
-    line = re.sub(r"(\s)([;#])", r"\1''\2", shlex.join(words))
+    # Two quotes inside a quoted word change nothing, but hide what has a meaning to the parser.
+    line = re.sub(r"(\s)([;#])|(%)(\()", r"\1\3''\2\4", shlex.join(words))
     return _one_line(line).replace("%", "%%")
 
 
 def _value(path: Path) -> str:
     text = _one_line(str(path))
-    if text != text.strip() or re.search(r"\s[;#]", text):
-        raise ValueError(f"{text!r} has spaces where supervisord cannot take them; rename it")
+    if text != text.strip() or re.search(r"\s[;#]|%\(", text):
+        raise ValueError(f"{text!r} holds what supervisord cannot take in a path; rename it")
     return text.replace("%", "%%")
 
 

@@ -1,0 +1,108 @@
+# Every command of Ariadne. `make` alone lists them.
+#
+# The control environment is made when it is missing: below ARIADNE_CACHE (default: the user's
+# cache folder), named by what is in it, under a temporary name first. Nothing else is installed.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.ONESHELL:
+.DEFAULT_GOAL := help
+.PHONY: help setup up down status run solve test lint lock
+
+ENVS = $(or $(ARIADNE_CACHE),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/ariadne)/envs
+ARGS ?=
+
+# Sets $python to the first Python 3.12 that can make environments. A shim on PATH may exist and
+# not work, so each is tried.
+define FIND_PYTHON
+candidates=(python3.12 python3 python /usr/bin/python3.12 ~/.local/bin/python3.12 \
+  ~/.pyenv/versions/3.12*/bin/python3.12 ~/.local/share/uv/python/cpython-3.12*/bin/python3.12 \
+  ~/*conda3/envs/*/bin/python3.12 /usr/local/{bin,*/bin}/python3.12 /opt/{*,*/*}/bin/python3.12)
+if [ -n "$${PYTHON:-}" ]; then candidates=("$$PYTHON"); fi
+python=
+for candidate in "$${candidates[@]}"; do
+  python=$$("$$candidate" -c 'import sys, ensurepip; sys.exit(print(sys.executable) if \
+    sys.version_info[:2] == (3, 12) else 1)' 2>/dev/null) && break || python=
+done
+if [ -z "$$python" ]; then
+  echo "ariadne needs Python 3.12 with venv: found none in" \
+    "$${PYTHON:-PATH, ~/.pyenv, uv, /usr/local or /opt};" \
+    "install it or set PYTHON=/path/to/python3.12" >&2
+  exit 1
+fi
+endef
+
+# Sets $control to the environment of requirements.lock, which also holds uv.
+define CONTROL
+$(FIND_PYTHON)
+version=$$("$$python" -c 'import platform; print(platform.python_version())')
+digest=$$({ cat requirements.lock; echo "$$version"; } | sha256sum)
+control="$(ENVS)/control-$${digest:0:12}"
+if ! "$$control/bin/python" -c '' 2>/dev/null; then
+  echo "installing the control environment (about 1 GB) in $$control" >&2
+  mkdir -p "$(ENVS)"
+  making=$$(mktemp -d "$(ENVS)/.making-XXXXXXXX")
+  trap 'rm -rf "$$making"' EXIT
+  "$$python" -m venv "$$making/uv"
+  awk '/^[a-z]/ { mine = /^uv==/ } mine && !/#/' requirements.lock > "$$making/uv.txt"
+  "$$making/uv/bin/python" -m pip install --quiet --disable-pip-version-check \
+    --require-hashes --requirement "$$making/uv.txt"
+  uv="$$making/uv/bin/uv"
+  "$$uv" venv --quiet --relocatable --no-python-downloads --python "$$python" "$$making/env"
+  "$$uv" pip sync --quiet --require-hashes --compile-bytecode --python "$$making/env/bin/python" \
+    requirements.lock
+  if ! "$$control/bin/python" -c '' 2>/dev/null; then  # still missing, or its Python was removed
+    rm -rf "$$control"
+    mv -T "$$making/env" "$$control" 2>/dev/null || "$$control/bin/python" -c ''
+  fi
+  rm -rf "$$making"
+  trap - EXIT
+fi
+endef
+
+LOCK = "$$control/bin/uv" pip compile --quiet --python-version 3.12 \
+  --python-platform x86_64-manylinux_2_28 --generate-hashes --no-emit-index-url \
+  --custom-compile-command "make lock" $(ARGS)
+
+help:  ## list the commands
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
+
+setup:  ## install what is missing: the control and the trainer environment
+	@$(CONTROL)
+	"$$control/bin/python" -m flows setup
+
+up:  ## start the services, or find them running
+	@$(CONTROL)
+	"$$control/bin/python" -m flows up
+
+down:  ## stop everything that runs here
+	@$(CONTROL)
+	"$$control/bin/python" -m flows down
+
+status:  ## show what runs
+	@$(CONTROL)
+	"$$control/bin/python" -m flows status
+
+run:  ## run the pipeline and follow it, e.g. make run ARGS="--profile smoke"
+	@$(CONTROL)
+	"$$control/bin/python" -m flows run $(ARGS)
+
+solve:  ## let the hosted adapter play a maze, e.g. make solve ARGS="--seed 7"
+	@$(CONTROL)
+	"$$control/bin/python" -m flows solve $(ARGS)
+
+test:  ## run the tests, e.g. make test ARGS=tests/test_services.py
+	@$(CONTROL)
+	"$$control/bin/python" -m pytest $(or $(ARGS),tests)
+
+lint:  ## check style and types
+	@$(CONTROL)
+	"$$control/bin/ruff" check .
+	"$$control/bin/ruff" format --check .
+	"$$control/bin/ty" check --python "$$control"
+
+lock:  ## write both lock files; make lock ARGS=--upgrade moves every version
+	@$(CONTROL)
+	$(LOCK) requirements.in -o requirements.lock
+	cd containers/trainer
+	$(LOCK) requirements.in --override overrides.in -o requirements.lock
