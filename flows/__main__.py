@@ -37,7 +37,7 @@ def down() -> None:
 def status() -> None:
     """Show what runs. Exits with 3 when something does not."""
     states = services.status(Home.from_environment())
-    table = Table("name", "up", "address", "state", box=None)
+    table = Table("name", "up", "address", "state", box=None, padding=(0, 1, 0, 0))
     for state in states:
         table.add_row(state.name, "yes" if state.healthy else "no", state.url, state.description)
     _out.print(table)

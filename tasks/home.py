@@ -4,21 +4,26 @@ The only module that spells these paths. Everything under the home belongs to on
 and is safe to delete after `make down`; the cache is shared by all homes and can be made again.
 """
 
+import fcntl
 import hashlib
 import os
 import re
 import stat
 import tempfile
-from collections.abc import Mapping
+import time
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import IO, Self
 
 from configs.loader import ROOT
 
 # Paths end up in PYTHONPATH, database URLs and the supervisor's ini file; each of these has a
 # meaning there.
 _UNSAFE = re.compile(r"[^\w ./+@=,~-]")
+
+_LOCK_TIMEOUT_S = 120
 
 
 @dataclass(frozen=True)
@@ -95,6 +100,21 @@ class Home:
             )
         return self
 
+    @contextmanager
+    def locked(self, name: str) -> Generator[None]:
+        """One caller at a time, over all processes of this home. Not re-entrant."""
+        self.create()
+        deadline = time.monotonic() + _LOCK_TIMEOUT_S
+        with (self.runtime / f"{name}.lock").open("w") as file:
+            while not _take(file):
+                if time.monotonic() > deadline:
+                    raise RuntimeError(
+                        f"{file.name} was held for {_LOCK_TIMEOUT_S} s by another command on "
+                        "this home; wait for it to end and try again"
+                    )
+                time.sleep(0.05)
+            yield
+
 
 def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
     """ARIADNE_CACHE, or `ariadne` in the user's cache folder. Not created here."""
@@ -114,3 +134,11 @@ def write_private(path: Path, text: str) -> None:
         except BaseException:
             os.unlink(file.name)
             raise
+
+
+def _take(file: IO[str]) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -4,6 +4,7 @@
 They keep all they know in the home and look nothing up outside this machine.
 """
 
+import re
 import sys
 import time
 from collections.abc import Callable
@@ -28,7 +29,9 @@ PREFECT, WORKER, MLFLOW = "prefect-server", "prefect-worker", "mlflow"
 _START_TIMEOUT_S = 240
 """A Prefect server's first start migrates its database: more than a minute on a slow disk."""
 _MAX_STARTS = 4
-_TELLING = ("error", "exception", "cannot", "already in use", "denied", "no such")
+_TELLING = re.compile(
+    r"^(\w+\.)*\w*(error|exception)\b|error: |cannot |in use|denied|no such", re.IGNORECASE
+)
 
 
 class Services(BaseModel):
@@ -89,10 +92,11 @@ def up(home: Home) -> Services:
     """
     processes = Supervisord(home)
     processes.clear()
-    services = _choose(home, processes)
-    write_private(home.create().services_file, services.model_dump_json(indent=1) + "\n")
-    processes.ensure(_prefect_server(home, services))
-    processes.ensure(_mlflow_server(home, services))
+    with home.locked("services"):
+        services = _choose(home, processes)
+        write_private(home.services_file, services.model_dump_json(indent=1) + "\n")
+        processes.ensure(_prefect_server(home, services))
+        processes.ensure(_mlflow_server(home, services))
     _await(home, processes, PREFECT, services)
     processes.ensure(_prefect_worker(home, services))
     _await(home, processes, MLFLOW, services)
@@ -274,5 +278,5 @@ def _telling_line(log: Path) -> str:
     """The last line that tells what went wrong, else the last line."""
     text = log.read_text(errors="replace") if log.is_file() else ""
     lines = [line.strip()[:300] for line in text[-20_000:].splitlines() if line.strip()]
-    telling = [line for line in lines if any(word in line.lower() for word in _TELLING)]
+    telling = [line for line in lines if _TELLING.search(line)]
     return (telling or lines or ["it said nothing"])[-1]

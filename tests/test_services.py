@@ -43,6 +43,14 @@ def found(home: Home) -> Services:
     return services.up(home)
 
 
+@pytest.fixture
+def idle(tmp_path: Path) -> Iterator[Home]:
+    """A home in which nothing ever runs."""
+    home = Home(tmp_path / "home")
+    yield home
+    shutil.rmtree(home.runtime, ignore_errors=True)
+
+
 def started_by(home: Home) -> set[psutil.Process]:
     return leftovers.marked({leftovers.MARK: str(home.root)})
 
@@ -57,12 +65,12 @@ def all_healthy(home: Home) -> bool:
     return all(state.healthy for state in services.status(home))
 
 
-def flows(home: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def flows(home: Home, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """The command line, in a home of its own."""
     return subprocess.run(
         [sys.executable, "-m", "flows", *arguments],
         cwd=ROOT,
-        env={**os.environ, "ARIADNE_HOME": str(home), **environment},
+        env={**os.environ, "ARIADNE_HOME": str(home.root), **environment},
         capture_output=True,
         check=False,
         text=True,
@@ -70,29 +78,29 @@ def flows(home: Path, *arguments: str, **environment: str) -> subprocess.Complet
     )
 
 
-def test_an_asked_for_port_that_is_taken_gives_one_line_and_starts_nothing(tmp_path: Path) -> None:
+def test_an_asked_for_port_that_is_taken_gives_one_line_and_starts_nothing(idle: Home) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        done = flows(tmp_path, "up", ARIADNE_MLFLOW_PORT=port)
+        done = flows(idle, "up", ARIADNE_MLFLOW_PORT=port)
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1
     assert f"port {port} is taken by" in done.stderr and f"pid {os.getpid()}" in done.stderr
     assert "set ARIADNE_MLFLOW_PORT to another port" in done.stderr
-    assert not started_by(Home(tmp_path))
+    assert not started_by(idle)
 
 
-def test_a_port_that_is_no_port_gives_one_line(tmp_path: Path) -> None:
-    done = flows(tmp_path, "up", ARIADNE_PREFECT_PORT="http")
+def test_a_port_that_is_no_port_gives_one_line(idle: Home) -> None:
+    done = flows(idle, "up", ARIADNE_PREFECT_PORT="http")
     assert done.returncode == 1
     assert (
         done.stderr == "ariadne: ARIADNE_PREFECT_PORT is 'http'; give a port from 1024 to 65535\n"
     )
 
 
-def test_status_of_a_home_that_is_down_exits_with_3_and_makes_nothing(tmp_path: Path) -> None:
-    done = flows(tmp_path / "home", "status")
+def test_status_of_a_home_that_is_down_exits_with_3_and_makes_nothing(idle: Home) -> None:
+    done = flows(idle, "status")
     assert done.returncode == 3 and "not running" in done.stdout
-    assert not (tmp_path / "home").exists()
+    assert not idle.root.exists()
 
 
 def test_up_brings_all_services_to_health(home: Home, found: Services) -> None:
@@ -101,7 +109,7 @@ def test_up_brings_all_services_to_health(home: Home, found: Services) -> None:
     assert httpx.get(f"{found.prefect_api_url}/ready", timeout=10).is_success
     assert httpx.get(f"{found.mlflow_url}/health", timeout=10).is_success
     assert services.find(home) == found
-    assert flows(home.root, "status").returncode == 0
+    assert flows(home, "status").returncode == 0
 
 
 def test_a_second_up_adopts_what_runs_and_keeps_its_ports(home: Home, found: Services) -> None:

@@ -67,7 +67,8 @@ SpecOf = Callable[..., ProcessSpec]
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Iterator[Home]:
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
+    monkeypatch.setattr("tasks.backends.supervisord._STOP_GRACE_S", 0.5)
     home = Home(tmp_path / "a home")
     yield home
     Supervisord(home).shutdown()

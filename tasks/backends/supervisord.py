@@ -6,7 +6,6 @@ what it left, starts it, and it starts again whatever was to be kept. Its config
 the home; its socket and pid file in the runtime folder, which a reboot may clear.
 """
 
-import fcntl
 import http.client
 import os
 import socket
@@ -14,8 +13,6 @@ import subprocess
 import sys
 import time
 import xmlrpc.client
-from collections.abc import Generator
-from contextlib import contextmanager
 from typing import Any
 
 import psutil
@@ -29,7 +26,6 @@ from tasks.home import Home, write_private
 
 _RPC_TIMEOUT_S = 10
 _START_TIMEOUT_S = 30
-_LOCK_TIMEOUT_S = 120
 _STOP_GRACE_S = 3
 
 _FOREIGN = ("PREFECT_", "MLFLOW_", "SUPERVISOR_", "MAKE", "MFLAGS")
@@ -49,12 +45,12 @@ class Supervisord:
 
     def start(self) -> None:
         """Have supervisord run. It starts again what was kept when the last one was killed."""
-        with self._locked():
+        with self._home.locked("supervisor"):
             self._start()
 
     def clear(self) -> None:
         """End what a killed supervisord left, its ports with it; nothing while one runs."""
-        with self._locked():
+        with self._home.locked("supervisor"):
             if not self._answers():
                 self._clear()
 
@@ -62,7 +58,7 @@ class Supervisord:
         """As the Protocol says. Returns once the process is spawned, not once it is healthy."""
         text = program(spec)
         path = self._home.programs / f"{spec.name}.conf"
-        with self._locked():
+        with self._home.locked("supervisor"):
             self._start()
             known = self.state(spec.name) is not None
             if not known or not path.exists() or path.read_text() != text:
@@ -87,11 +83,11 @@ class Supervisord:
 
     def stop(self, name: str) -> None:
         """As the Protocol says; children that moved to a session of their own end too."""
-        with self._locked():
+        with self._home.locked("supervisor"):
             self._stop(name)
 
     def remove(self, name: str) -> None:
-        with self._locked():
+        with self._home.locked("supervisor"):
             self._stop(name)
             self._forget(name)
 
@@ -103,7 +99,7 @@ class Supervisord:
         Raises:
             RuntimeError: something was still alive after `timeout_s`.
         """
-        with self._locked():
+        with self._home.locked("supervisor"):
             if self._answers():
                 self._call("stopAllProcesses", timeout_s=timeout_s)
                 self._call("shutdown")
@@ -205,24 +201,6 @@ class Supervisord:
                     f"supervisord does not answer within {timeout_s:.0f} s; "
                     f"see {self._log}, then `make down` ends it"
                 ) from error
-
-    @contextmanager
-    def _locked(self) -> Generator[None]:
-        self._home.create()
-        deadline = time.monotonic() + _LOCK_TIMEOUT_S
-        with (self._home.runtime / "lock").open("w") as file:
-            while True:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    if time.monotonic() > deadline:
-                        raise RuntimeError(
-                            f"{file.name} was held for {_LOCK_TIMEOUT_S} s by another command on "
-                            "this home; wait for it to end and try again"
-                        ) from None
-                    time.sleep(0.05)
-            yield
 
 
 class _Transport(xmlrpc.client.Transport):
