@@ -91,8 +91,8 @@ class TrainConfig(Section):
     """Room of the inference server for attention keys and values, on a CPU."""
     checkpoint_every_steps: int = Field(ge=1, le=10_000)
     keep_checkpoints: int = Field(2, ge=1, le=1000)
-    max_attempts: int = Field(5, ge=1, le=100)
-    """Attempts without progress in between after which training gives up."""
+    max_attempts: int = Field(3, ge=1, le=100)
+    """Attempts in a row without a new checkpoint after which training gives up."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -1,6 +1,7 @@
 """Registering the deployments, starting one through the API, and following its run."""
 
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -26,6 +27,7 @@ from tasks.report import SUMMARY_KEY
 _DEPLOY_TIMEOUT_S = 180
 _POLL_S = 1.0
 _LOG_PAGE = 200
+_OUR_LOGGERS = ("prefect.task_runs", "prefect.flow_runs")
 
 
 def register() -> None:
@@ -81,7 +83,7 @@ def follow(flow_run_id: UUID, say: Callable[[str], None]) -> str:
             if state and state.is_final():
                 _show_logs(client, flow_run_id, shown, say)
                 if not state.is_completed():
-                    say(f"{state.name}: {state.message}")
+                    say(f"{state.name}: {_first_line(state.message)}")
                 return state.name or "unknown"
             time.sleep(_POLL_S)
 
@@ -105,7 +107,12 @@ def _show_logs(
     mine = LogFilter(flow_run_id=LogFilterFlowRunId(any_=[flow_run_id]))
     lines = client.read_logs(mine, limit=_LOG_PAGE, offset=shown, sort=LogSort.TIMESTAMP_ASC)
     for line in lines:
-        if line.name in ("prefect.task_runs", "prefect.flow_runs"):
+        # Errors come with their traceback; the final state says the same in one line.
+        if line.name in _OUR_LOGGERS and line.level < logging.ERROR:
             say(line.message)
     return len(lines)
 
+
+
+def _first_line(message: str | None) -> str:
+    return (message or "no reason given").split("\n")[0]

@@ -52,7 +52,8 @@ def train(job: TrainJob, resume: Path | None) -> None:
     with rollout_server(job) as url:
         cfg = translate(job, rows, url, resume)
         validate_cfg(cfg)
-        os.environ["SKYRL_PYTHONPATH_EXPORT"] = "1"
+        # SkyRL hands its workers the driver's variables; these two let it, inside a Ray job.
+        os.environ |= {"SKYRL_PYTHONPATH_EXPORT": "1", "RAY_OVERRIDE_JOB_RUNTIME_ENV": "1"}
         initialize_ray(cfg)
         MazeExperiment(cfg, job).run()
 

@@ -73,27 +73,32 @@ class LocalRay:
             *("--dashboard-host", HOST, "--dashboard-port", str(ports.dashboard)),
             *("--temp-dir", str(self._home.runtime / "ray")),
         )
-        return self._raylet(f"ray-{name}-head", config, image, arguments)
+        return self._raylet(f"ray-{name}-head", 0, config, image, arguments)
 
     def _worker(
         self, name: str, number: int, config: ClusterConfig, image: Image, ports: _Ports
     ) -> ProcessSpec:
         arguments = (
-            *("--address", f"{HOST}:{ports.gcs}"),
+            *("--address", f"{_address(0)}:{ports.gcs}"),
             *("--num-cpus", str(config.cpus_per_worker)),
             *("--num-gpus", str(config.gpus_per_worker)),
         )
-        return self._raylet(f"ray-{name}-worker-{number}", config, image, arguments)
+        return self._raylet(f"ray-{name}-worker-{number}", number, config, image, arguments)
 
     def _raylet(
-        self, name: str, config: ClusterConfig, image: Image, arguments: tuple[str, ...]
+        self,
+        name: str,
+        number: int,
+        config: ClusterConfig,
+        image: Image,
+        arguments: tuple[str, ...],
     ) -> ProcessSpec:
         store = str(config.object_store_mb * 2**20)
         return ProcessSpec(
             name=name,
             command=(
                 *(image.python, "-m", "ray.scripts.scripts", "start", "--block"),
-                *("--node-ip-address", HOST, "--object-store-memory", store),
+                *("--node-ip-address", _address(number), "--object-store-memory", store),
                 *("--disable-usage-stats", *arguments),
             ),
             environment={
@@ -144,6 +149,15 @@ def _count_nodes(dashboard_port: int) -> int:
         return 0
     nodes = answer["data"]["result"]["result"]
     return sum(node["state"] == "ALIVE" for node in nodes)
+
+
+def _address(number: int) -> str:
+    """A loopback address of its own for each node, as on a real network.
+
+    Ray replaces 127.0.0.1 by the machine's outer address, and nodes that share an address also
+    share its fixed ports, so that only the first has an agent for jobs.
+    """
+    return f"127.0.0.{2 + number}"
 
 
 def _free_port() -> int:

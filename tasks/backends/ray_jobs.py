@@ -4,10 +4,12 @@ import shlex
 from collections.abc import Sequence
 
 import httpx
+from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from tasks.backends.protocols import JobStatus
 
 _TIMEOUT_S = 30
+_SUBMIT_TIMEOUT_S = 90
 _STATUS: dict[str, JobStatus] = {
     "PENDING": "pending",
     "RUNNING": "running",
@@ -15,6 +17,10 @@ _STATUS: dict[str, JobStatus] = {
     "FAILED": "failed",
     "STOPPED": "stopped",
 }
+
+
+class _NotTaken(RuntimeError):
+    """Ray did not take a job."""
 
 
 class RayJobs:
@@ -28,18 +34,27 @@ class RayJobs:
     ) -> None:
         if self.status(submission_id) != "unknown":
             return
-        answer = httpx.post(
-            f"{self._url}/",
-            json={
-                "entrypoint": shlex.join(command),
-                "submission_id": submission_id,
-                "runtime_env": {"env_vars": environment},
-            },
-            timeout=_TIMEOUT_S,
-        )
-        # Two flows may submit at the same moment; the second finds the first one's job.
+        request = {
+            "entrypoint": shlex.join(command),
+            "submission_id": submission_id,
+            "runtime_env": {"env_vars": environment},
+        }
+        self._submit(submission_id, request)
+
+    @retry(
+        retry=retry_if_exception_type(_NotTaken),
+        wait=wait_fixed(1),
+        stop=stop_after_delay(_SUBMIT_TIMEOUT_S),
+        reraise=True,
+    )
+    def _submit(self, submission_id: str, request: dict[str, object]) -> None:
+        """A young cluster has no agent to run jobs yet, so refusals are final only after a while.
+
+        Two flows may submit at the same moment; the second finds the first one's job.
+        """
+        answer = httpx.post(f"{self._url}/", json=request, timeout=_TIMEOUT_S)
         if not answer.is_success and self.status(submission_id) == "unknown":
-            raise RuntimeError(f"Ray refused job {submission_id}: {answer.text[:500]}")
+            raise _NotTaken(f"Ray refused job {submission_id}: {answer.text[:500]}")
 
     def status(self, submission_id: str) -> JobStatus:
         try:
