@@ -1,5 +1,8 @@
 """Token-truth rollouts: what was sampled is what is trained on, however the text is spelled."""
 
+from collections.abc import Callable
+
+import pytest
 import torch
 
 from tests.trainer.episodes import (
@@ -83,21 +86,28 @@ def test_observations_and_an_appended_end_of_turn_carry_no_loss() -> None:
     assert {score for score, mask in scores if not mask} == {0.0}
 
 
-def test_only_pictures_in_full_computed_blocks_go_without_pixels() -> None:
-    server = server_for(*solving_script())
+@pytest.mark.parametrize("spell", [canonical, spelled_out])
+def test_only_pictures_in_full_computed_blocks_go_without_pixels(
+    spell: Callable[[str], list[int]],
+) -> None:
+    """Spelled out, the first answer moves the second picture across the end of a block."""
+    script = [spell(SOLUTION[0]), *solving_script()[1:]]
+    server = server_for(*script)
     output = play(server, cache_block_tokens=BLOCK)
     assert_well_formed(output, server)
-    computed, sent_without = 0, 0
+    computed, seen = 0, []
     for request in server.requests:
         (features,) = request["mm_features"]
         places = features["mm_placeholders"]["image"]
         for place, data in zip(places, features["kwargs_data"]["image"], strict=True):
-            is_cached = place["offset"] + place["length"] <= computed // BLOCK * BLOCK
+            begin, end = place["offset"], place["offset"] + place["length"]
+            is_cached = end <= computed // BLOCK * BLOCK
             assert (pixels_of(data) is None) == is_cached
-            sent_without += is_cached
+            seen.append((is_cached, begin // BLOCK < (end - 1) // BLOCK))
         computed = len(request["ids"])
-    assert sent_without > 0
-    reference = play(server_for(*solving_script()))
+    assert {is_cached for is_cached, _ in seen} == {True, False}
+    assert any(is_split for _, is_split in seen) == (spell is spelled_out)
+    reference = play(server_for(*script))
     assert torch.equal(output.pixel_values, reference.pixel_values)
 
 

@@ -5,14 +5,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from configs.loader import ROOT
 from containers.server.leash import leashed
+from tests.waiting import wait_until
 
 STUBBORN = """
 import os, pathlib, signal, subprocess, sys, time
@@ -53,17 +52,10 @@ def stubborn(folder: Path, **environment: str) -> tuple[list[str], dict[str, str
     return command, {"STUBBORN": STUBBORN} | environment, folder / "log"
 
 
-def wait_until(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline, f"waited for {what}"
-        time.sleep(0.01)
-
-
 def group_of(folder: Path) -> int:
     """The group of the command, once the grandchild runs."""
     path = folder / "group"
-    wait_until(path.exists, "the grandchild")
+    wait_until(path.exists)
     group = int(path.read_text())
     assert len(members(group)) == 2
     return group
@@ -88,7 +80,7 @@ def members(group: int) -> list[int]:
 
 def assert_gone(group: int) -> None:
     """Killed processes take the kernel a moment, so this waits for it."""
-    wait_until(lambda: not members(group), "the end of the group")
+    wait_until(lambda: not members(group))
 
 
 def test_the_group_is_gone_after_the_with(tmp_path: Path) -> None:
@@ -122,7 +114,7 @@ def test_the_group_is_gone_after_the_owner_was_killed(tmp_path: Path) -> None:
         (leader,) = [process for process, parent, _ in processes() if parent == owner.pid]
         owner.kill()
     assert_gone(group)
-    wait_until(lambda: leader not in [process for process, _, _ in processes()], "the leader")
+    wait_until(lambda: leader not in [process for process, _, _ in processes()])
 
 
 def test_what_the_command_leaves_behind_is_gone_when_it_ends_by_itself(tmp_path: Path) -> None:
