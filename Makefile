@@ -83,23 +83,32 @@ status:  ## show what runs
 	@$(CONTROL)
 	"$$control/bin/python" -m flows status
 
-run:  ## run the pipeline and follow it, e.g. make run ARGS="--profile smoke"
+run:  ## run the pipeline and follow it, e.g. make run PROFILE=smoke STEPS=2 SEED=3
 	@$(CONTROL)
-	"$$control/bin/python" -m flows run $(ARGS)
+	"$$control/bin/python" -m flows run $(if $(PROFILE),--profile $(PROFILE)) \
+	  $(if $(STEPS),--steps $(STEPS)) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
-solve:  ## let the hosted adapter play a maze, e.g. make solve ARGS="--seed 7"
+solve:  ## let the hosted adapter play a maze, e.g. make solve SEED=123
 	@$(CONTROL)
-	"$$control/bin/python" -m flows solve $(ARGS)
+	"$$control/bin/python" -m flows solve $(if $(SEED),--seed $(SEED)) $(ARGS)
 
-test:  ## run the tests, e.g. make test ARGS=tests/test_services.py
+test:  ## run the tests, or those of ARGS, e.g. make test ARGS=tests/test_services.py
 	@$(CONTROL)
-	"$$control/bin/python" -m pytest $(or $(ARGS),tests)
+	"$$control/bin/python" -m flows setup
+	trainer=$$("$$control/bin/python" -m flows trainer-python)
+	if [ -n "$(ARGS)" ]; then
+	  case "$(ARGS)" in *tests/trainer*) control="$${trainer%/bin/python}" ;; esac
+	  HF_HUB_OFFLINE=1 "$$control/bin/python" -m pytest $(ARGS)
+	else
+	  HF_HUB_OFFLINE=1 "$$trainer" -m pytest tests/trainer
+	  "$$control/bin/python" -m pytest tests --ignore tests/trainer
+	fi
 
 lint:  ## check style and types
 	@$(CONTROL)
 	"$$control/bin/ruff" check .
 	"$$control/bin/ruff" format --check .
-	"$$control/bin/ty" check --python "$$control"
+	"$$control/bin/ty" check --error-on-warning --python "$$control"
 
 lock:  ## write both lock files; make lock ARGS=--upgrade moves every version
 	@$(CONTROL)

@@ -1,4 +1,4 @@
-"""Content digests: what a file, a folder or a record is, whatever it is called or when it was made."""
+"""Content digests: what a file, a folder or a record is, whatever its name and age."""
 
 import hashlib
 import json

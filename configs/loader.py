@@ -1,4 +1,4 @@
-"""From a profile and a few overrides to a checked configuration, or one line that says what is wrong."""
+"""From a profile and a few overrides to a checked configuration, or one line of what is wrong."""
 
 import tomllib
 from collections.abc import Mapping

@@ -153,4 +153,6 @@ def load_maze_set(path: Path) -> MazeSet:
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])
-        raise ValueError(f"mazes file {path}: {place + ': ' if place else ''}{first['msg']}") from None
+        raise ValueError(
+            f"mazes file {path}: {place + ': ' if place else ''}{first['msg']}"
+        ) from None

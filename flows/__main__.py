@@ -52,6 +52,12 @@ def setup() -> None:
 
 
 @app.command()
+def trainer_python() -> None:
+    """Print the interpreter of the trainer environment."""
+    _out.print(operate.trainer_python())
+
+
+@app.command()
 def run(
     profile: Annotated[str, typer.Option(help="configs/<profile>.toml")] = "local",
     steps: Annotated[int | None, typer.Option(help="training steps")] = None,

@@ -38,6 +38,15 @@ def setup(say: Say) -> None:
     say(f"image {digest[:12]} is ready")
 
 
+def trainer_python() -> str:
+    """The interpreter of the trainer environment; `setup` makes it."""
+    builder = EnvironmentBuilder(cache_folder())
+    image = builder.find(builder.digest())
+    if image is None:
+        raise RuntimeError("the trainer environment is missing: `make setup` installs it")
+    return image.python
+
+
 def bring_up(home: Home, say: Say) -> services.Services:
     """Start the services and register the deployments; this process then speaks to them."""
     found = services.up(home)
@@ -71,7 +80,9 @@ def run(home: Home, parameters: dict[str, Any], say: Say) -> list[dict[str, str]
 def check_inputs(parameters: dict[str, Any]) -> None:
     """Refuse a profile, a base model or mazes that cannot work, before anything starts."""
     overrides = {
-        key: parameters[name] for name, key in _OVERRIDES.items() if parameters.get(name) is not None
+        key: parameters[name]
+        for name, key in _OVERRIDES.items()
+        if parameters.get(name) is not None
     }
     config = load_config(parameters["profile"], overrides)
     check_base_model(config.model.path)

@@ -21,7 +21,7 @@ from tasks.report import report_run
 from tasks.track import open_tracked_run, track_results
 from tasks.train import find_training, train
 
-Profile = Annotated[str, Field(json_schema_extra={"enum": profile_names()})]
+Profile = Annotated[str, Field(json_schema_extra={"enum": [*profile_names()]})]
 Steps = Annotated[int | None, Field(ge=1, le=100_000)]
 Seed = Annotated[int | None, Field(ge=0, le=2**31 - 1)]
 LearningRate = Annotated[float | None, Field(gt=0, le=1)]
@@ -32,7 +32,9 @@ def _run_name() -> str:
     given = flow_run.parameters
     steps = f" {given['steps']} steps" if given.get("steps") else ""
     seed = f" seed {given['seed']}" if given.get("seed") is not None else ""
-    return f"{given.get('profile', 'local')}{steps}{seed} {flow_run.scheduled_start_time:%d %b %H:%M}"
+    return (
+        f"{given.get('profile', 'local')}{steps}{seed} {flow_run.scheduled_start_time:%d %b %H:%M}"
+    )
 
 
 @flow(name="post-train", flow_run_name=_run_name)

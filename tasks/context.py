@@ -29,7 +29,9 @@ def begin(config: PostTrainConfig, run_name: str = "") -> Context:
     """
     home = Home.from_environment().create()
     backends = make_backends(config, home)
-    return Context(create_run(home.runs, config, backends.images.digest(), run_name), home, backends)
+    return Context(
+        create_run(home.runs, config, backends.images.digest(), run_name), home, backends
+    )
 
 
 def reopen(run_id: str) -> Context:

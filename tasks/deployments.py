@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import re
 import subprocess
 import sys
 import time
@@ -27,7 +28,8 @@ from tasks.report import SUMMARY_KEY
 _DEPLOY_TIMEOUT_S = 180
 _POLL_S = 1.0
 _LOG_PAGE = 200
-_OUR_LOGGERS = ("prefect.task_runs", "prefect.flow_runs")
+_STAGE_LINE = re.compile(r"[a-z]+: ")
+"""What stages log starts with their name; the rest is Prefect's own book-keeping."""
 
 
 def register() -> None:
@@ -97,7 +99,7 @@ def summary(flow_run_id: UUID) -> list[dict[str, str]]:
                 key=ArtifactFilterKey(any_=[SUMMARY_KEY]),
             )
         )
-    return json.loads(found[0].data) if found else []
+    return json.loads(str(found[0].data)) if found else []
 
 
 def _show_logs(
@@ -108,10 +110,9 @@ def _show_logs(
     lines = client.read_logs(mine, limit=_LOG_PAGE, offset=shown, sort=LogSort.TIMESTAMP_ASC)
     for line in lines:
         # Errors come with their traceback; the final state says the same in one line.
-        if line.name in _OUR_LOGGERS and line.level < logging.ERROR:
+        if _STAGE_LINE.match(line.message) and line.level < logging.ERROR:
             say(line.message)
     return len(lines)
-
 
 
 def _first_line(message: str | None) -> str:

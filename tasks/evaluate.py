@@ -123,7 +123,9 @@ def _inputs(run: Run, adapter_digest: str | None) -> str:
     file = run.file
     rendering = run.config.mazes.model_dump(mode="json", exclude={"test_set"})
     settings = [run.config.evaluate, rendering, run.config.train.device]
-    return digest_of([file.image_digest, file.base_digest, adapter_digest, file.mazes_digest, settings])
+    return digest_of(
+        [file.image_digest, file.base_digest, adapter_digest, file.mazes_digest, settings]
+    )
 
 
 def _summary(run: Run, folder: Path) -> EvaluationSummary | None:

@@ -48,9 +48,7 @@ def host_adapter(context: Context, image: Image, scores: EvaluateRecord) -> Host
     )
     _remember(
         context.home,
-        Hosted(
-            run_id=context.run.run_id, step=scores.step, adapter_digest=scores.adapter_digest
-        ),
+        Hosted(run_id=context.run.run_id, step=scores.step, adapter_digest=scores.adapter_digest),
     )
     return record
 

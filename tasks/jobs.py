@@ -1,4 +1,4 @@
-"""Following a job: submitted under a fixed id or adopted, watched until it ends, stopped with us."""
+"""Following a job that was submitted under a fixed id, or adopted, until it ends."""
 
 import time
 from collections.abc import Callable

@@ -6,7 +6,7 @@ inputs, asks whether the world still agrees, and only then skips its work.
 
 import os
 from pathlib import Path
-from typing import ClassVar, TypeVar
+from typing import ClassVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -62,16 +62,13 @@ class HostRecord(Record):
     adapter_digest: str
 
 
-AnyRecord = TypeVar("AnyRecord", bound=Record)
-
-
 def save(record: Record, folder: Path) -> None:
     """Write `<stage>.json`, whole or not at all."""
     folder.mkdir(parents=True, exist_ok=True)
     write_whole(folder / f"{record.stage}.json", record.model_dump_json(indent=1) + "\n")
 
 
-def find(kind: type[AnyRecord], inputs: str, folder: Path) -> AnyRecord | None:
+def find[AnyRecord: Record](kind: type[AnyRecord], inputs: str, folder: Path) -> AnyRecord | None:
     """The record of exactly these inputs; half-written, older or foreign ones count as absent."""
     try:
         record = kind.model_validate_json((folder / f"{kind.stage}.json").read_text())

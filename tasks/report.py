@@ -3,9 +3,9 @@
 import os
 
 from prefect.artifacts import create_link_artifact, create_table_artifact
+from prefect.cache_policies import NO_CACHE
 from prefect.logging import get_run_logger
 from prefect.tasks import task
-from prefect.cache_policies import NO_CACHE
 
 from configs.jobs import EvaluationSummary
 from tasks.context import Context
@@ -79,7 +79,8 @@ def summary_rows(
     return {
         "solved before": f"{scores.num_solved_base} of {scores.num_mazes}",
         "solved after": f"{scores.num_solved} of {scores.num_mazes}",
-        "training": f"{trained.step} steps, {trained.attempts} attempts, {trained.seconds / 60:.1f} min",
+        "training": f"{trained.step} steps in {trained.seconds / 60:.1f} min",
+        "attempts": str(trained.attempts),
         "adapter": f"{scores.adapter_digest[:16]} (version {model_version})",
         "endpoint": f"{hosted.endpoint.url} as {hosted.adapter_name}",
         "run folder": str(context.run.folder),

@@ -113,9 +113,7 @@ class Run:
         return load_maze_set(self.config.mazes.test_set)
 
 
-def create_run(
-    runs: Path, config: PostTrainConfig, image_digest: str, run_name: str = ""
-) -> Run:
+def create_run(runs: Path, config: PostTrainConfig, image_digest: str, run_name: str = "") -> Run:
     """Open the run of this configuration, made if it is new.
 
     Raises:

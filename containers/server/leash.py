@@ -12,8 +12,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
@@ -23,7 +23,7 @@ _PR_SET_PDEATHSIG = 1
 @contextmanager
 def leashed(
     command: Sequence[str], environment: Mapping[str, str], log: Path
-) -> Iterator[subprocess.Popen[bytes]]:
+) -> Generator[subprocess.Popen[bytes]]:
     """Start `command` on a leash, its output appended to `log`; its group is gone on return."""
     with log.open("ab") as output:
         process = subprocess.Popen(
@@ -54,10 +54,8 @@ def lead(command: Sequence[str]) -> int:
             return 1
         return child.wait()
     finally:
-        try:
+        with suppress(ProcessLookupError):  # the group may have ended by itself
             os.killpg(child.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass  # the group ended by itself
         child.wait()
 
 

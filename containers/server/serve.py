@@ -1,6 +1,6 @@
 """Become the inference server of a base and one adapter: the program of the server image.
 
-    python -m containers.server.serve --model FOLDER --adapter FOLDER --adapter-name NAME --port N
+python -m containers.server.serve --model FOLDER --adapter FOLDER --adapter-name NAME --port N
 """
 
 import argparse

@@ -101,7 +101,7 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def flush(path: Path) -> None:
-    """fsync a file or a folder."""
+    """Fsync a file or a folder."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

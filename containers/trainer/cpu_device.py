@@ -8,7 +8,7 @@ the training is the code that runs on GPUs. Only a run with `train.device = "cpu
 import sys
 import types
 import warnings
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
@@ -43,7 +43,7 @@ def _present_cpu() -> None:
 
 
 @contextmanager
-def _flash_attention_imports() -> Iterator[None]:
+def _flash_attention_imports() -> Generator[None]:
     """Let SkyRL import two functions of flash-attention at module level; without padding removal
     (trainer.remove_microbatch_padding=false) they are never called. Transformers looks for the
     package too and must not find it, so it looks first and the stand-in goes away again."""

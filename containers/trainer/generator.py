@@ -155,7 +155,11 @@ class TokenTruthGenerator(SkyRLVLMGymGenerator):
         """Play one episode; see the parent for the arguments."""
         async with self._slots:
             began = time.monotonic()
-            session = f"{trajectory_id.instance_id}_{trajectory_id.repetition_id}" if trajectory_id else uuid4().hex
+            session = (
+                f"{trajectory_id.instance_id}_{trajectory_id.repetition_id}"
+                if trajectory_id
+                else uuid4().hex
+            )
             sampling = self._without_vision_tokens(
                 sampling_params or asdict(self.generator_cfg.sampling_params)
             )

@@ -5,7 +5,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from containers.server.leash import leashed
 
 
 @contextmanager
-def inference_server(plan: ServerPlan, log: Path, timeout_s: float = 600) -> Iterator[str]:
+def inference_server(plan: ServerPlan, log: Path, timeout_s: float = 600) -> Generator[str]:
     """Run a server and yield its address once it is healthy.
 
     Raises:
@@ -33,9 +33,7 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def _await_health(
-    url: str, process: subprocess.Popen[bytes], log: Path, timeout_s: float
-) -> None:
+def _await_health(url: str, process: subprocess.Popen[bytes], log: Path, timeout_s: float) -> None:
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         if process.poll() is not None:

@@ -1,6 +1,6 @@
 """Write a fixed set of mazes: explicit layouts drawn from rising seeds, twins left out.
 
-    python -m containers.trainer.maze_sets --name tiny-64 --size 7 --out configs/mazes/tiny-64.json
+python -m containers.trainer.maze_sets --name tiny-64 --size 7 --out configs/mazes/tiny-64.json
 """
 
 import argparse

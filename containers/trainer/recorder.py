@@ -25,7 +25,9 @@ class Recorder(TrainingCallback):
         self._job = job
         self._unfinished: Path | None = None
 
-    def on_save(self, trainer: Any, callback_input: CallbackInput, control: TrainingControl) -> None:
+    def on_save(
+        self, trainer: Any, callback_input: CallbackInput, control: TrainingControl
+    ) -> None:
         assert callback_input.ckpt_path
         self._unfinished = Path(callback_input.ckpt_path)
 

@@ -1,6 +1,6 @@
 """Let a hosted model play one maze: its moves on the terminal, the episode as an animated picture.
 
-    python -m containers.trainer.solve_main --url URL --model NAME --run RUN.json --seed N --out GIF
+python -m containers.trainer.solve_main --url URL --model NAME --run RUN.json --seed N --out GIF
 """
 
 import argparse
@@ -65,9 +65,7 @@ def animate(episode: PlayedEpisode, path: Path) -> None:
     ]
     durations = [_FRAME_MS] * (len(pictures) - 1) + [_LAST_FRAME_MS]
     path.parent.mkdir(parents=True, exist_ok=True)
-    pictures[0].save(
-        path, save_all=True, append_images=pictures[1:], duration=durations, loop=0
-    )
+    pictures[0].save(path, save_all=True, append_images=pictures[1:], duration=durations, loop=0)
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ SPECIAL_TOKENS = (
     "<|video_pad|>",
 )
 
-ACTIONS = tuple(f"('move', {direction})" for direction in range(4)) + ("('stop', 'stop')",)
+ACTIONS = (*(f"('move', {direction})" for direction in range(4)), "('stop', 'stop')")
 
 CHAT_TEMPLATE = (
     "{%- for message in messages -%}"

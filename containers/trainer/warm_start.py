@@ -11,6 +11,7 @@ when to stop; no layout of theirs is ever trained on.
 import argparse
 import json
 import random
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -148,8 +149,10 @@ def play_greedily(
                 del walks[i]
                 continue
             walks[i].input_ids.extend(
-                [token, *speaker.end, *speaker.encode("\n")]
-                + speaker.message(FEEDBACK[turn.outcome])
+                [
+                    *(token, *speaker.end, *speaker.encode("\n")),
+                    *speaker.message(FEEDBACK[turn.outcome]),
+                ]
             )
             walks[i].frames.append(games[i].frame())
         if not walks:
@@ -189,13 +192,18 @@ def train(arguments: argparse.Namespace) -> None:
         if step % arguments.every == 0:
             solved, entropy = play_greedily(model, speaker, mazes, 18)
             curve.append({"step": step, "loss": loss.item(), "solved": solved, "entropy": entropy})
-            print(json.dumps({**curve[-1], "s": round(time.monotonic() - began)}), flush=True)
+            say(json.dumps({**curve[-1], "s": round(time.monotonic() - began)}))
             if arguments.keep_all:
                 save_checkpoint(model, processor, arguments.out / f"step-{step}-{solved}")
             if abs(solved - arguments.wanted) <= 1 and not arguments.keep_all:
                 break
     save_checkpoint(model, processor, arguments.out)
     (arguments.out / "warm_start.json").write_text(json.dumps(curve, indent=1) + "\n")
+
+
+def say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -102,7 +102,7 @@ def _uv(*arguments: str) -> None:
 
 
 @contextmanager
-def _alone(lock: Path) -> Iterator[None]:
+def _alone(lock: Path) -> Generator[None]:
     with lock.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -65,9 +65,7 @@ class LocalRay:
                 self._processes.remove(state.name)
         self._file(name).unlink(missing_ok=True)
 
-    def _head(
-        self, name: str, config: ClusterConfig, image: Image, ports: _Ports
-    ) -> ProcessSpec:
+    def _head(self, name: str, config: ClusterConfig, image: Image, ports: _Ports) -> ProcessSpec:
         arguments = (
             *("--head", "--port", str(ports.gcs), "--num-cpus", "0", "--num-gpus", "0"),
             *("--dashboard-host", HOST, "--dashboard-port", str(ports.dashboard)),

@@ -85,5 +85,7 @@ class MlflowTracker:
     def _get(self, run_id: str) -> Run:
         run = self._find(run_id)
         if run is None:
-            raise LookupError(f"MLflow has no run for {run_id}: it was deleted; start the flow again")
+            raise LookupError(
+                f"MLflow has no run for {run_id}: it was deleted; start the flow again"
+            )
         return run

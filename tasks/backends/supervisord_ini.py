@@ -18,7 +18,7 @@ _SECRETS = {"KEY", "KEYS", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "CREDENTIALS
 
 
 def supervisor(home: Home, socket: Path, log: Path) -> str:
-    """supervisord's own file."""
+    """Supervisord's own file."""
     return f"""\
 [unix_http_server]
 file={_value(socket)}

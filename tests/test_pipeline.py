@@ -1,0 +1,177 @@
+"""The whole chain on real services: two training steps, a kill in the middle, an adapter served.
+
+One home for the whole file, brought up once; the tests look at what the run left behind.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from configs.jobs import EvaluationSummary
+from tasks.backends.supervisord import Supervisord
+from tasks.home import Home
+from tasks.run_dir import Run, open_run
+from tests.waiting import wait_until
+
+ROOT = Path(__file__).parents[1]
+pytestmark = pytest.mark.pipeline
+
+
+@dataclass(frozen=True)
+class Chain:
+    """A finished smoke run."""
+
+    home: Home
+    output: str
+    killed_pid: int
+
+    @property
+    def run(self) -> Run:
+        (folder,) = self.home.runs.iterdir()
+        return open_run(self.home.runs, folder.name)
+
+
+def ariadne(
+    home: Home, *arguments: str, timeout_s: float = 900
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "flows", *arguments],
+        cwd=ROOT,
+        env={**os.environ, "ARIADNE_HOME": str(home.root), "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+    )
+
+
+@pytest.fixture(scope="module")
+def chain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chain]:
+    """Run the smoke profile and kill the training job after its first committed checkpoint."""
+    home = Home(tmp_path_factory.mktemp("chain") / "home")
+    log = home.root.parent / "run.log"
+    try:
+        with log.open("w") as output:
+            command = [sys.executable, "-m", "flows", "run", "--profile", "smoke"]
+            running = subprocess.Popen(
+                command,
+                cwd=ROOT,
+                env={**os.environ, "ARIADNE_HOME": str(home.root), "COLUMNS": "200"},
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+            markers = "*/checkpoints/global_step_1/COMMITTED.json"
+            wait_until(
+                lambda: any(home.runs.glob(markers)) or running.poll() is not None, timeout_s=480
+            )
+            killed = kill_training()
+            running.wait(timeout=600)
+        assert running.returncode == 0, log.read_text()[-3000:]
+        yield Chain(home, log.read_text(), killed)
+    finally:
+        Supervisord(home).shutdown()
+
+
+def kill_training() -> int:
+    """SIGKILL to the program of the training job; returns its pid."""
+    for process in psutil.process_iter(["cmdline"]):
+        words = process.info["cmdline"] or []
+        if "containers.trainer.train_main" in words and "python" in words[0]:
+            process.send_signal(signal.SIGKILL)
+            return process.pid
+    raise AssertionError("no training job runs")
+
+
+def test_the_run_ends_with_a_table_of_what_came_of_it(chain: Chain) -> None:
+    for row in ("solved before", "solved after", "adapter", "endpoint", "MLflow"):
+        assert row in chain.output
+
+
+def test_a_killed_training_job_goes_on_from_its_checkpoint(chain: Chain) -> None:
+    attempts = [
+        json.loads((chain.run.attempts / f"{number}.json").read_text()) for number in (1, 2)
+    ]
+    assert attempts[0]["reason"].startswith("failed")
+    assert attempts[1]["start_step"] >= 1
+    assert attempts[1]["reason"] == "succeeded"
+    assert chain.run.committed_step() == chain.run.config.train.steps
+
+
+def test_every_step_has_one_line_of_metrics_that_counts(chain: Chain) -> None:
+    steps = chain.run.steps()
+    assert [line.step for line in steps] == [1, 2, 3]
+    assert steps[0].attempt == 1 and steps[-1].attempt == 2
+    assert all("environment/success" in line.values for line in steps)
+
+
+def test_trainer_and_server_agree_on_the_log_probabilities(chain: Chain) -> None:
+    gaps = [
+        line.values["policy/rollout_train_logprobs_abs_diff_mean"] for line in chain.run.steps()
+    ]
+    assert max(gaps) < 0.01
+
+
+def test_all_64_mazes_have_an_outcome_for_base_and_adapter(chain: Chain) -> None:
+    summaries = [
+        EvaluationSummary.model_validate_json(path.read_text())
+        for path in chain.run.folder.glob("evals/*/summary.json")
+    ]
+    assert [len(summary.solved) for summary in summaries] == [64, 64]
+    assert any(abs(summary.num_solved - 28) <= 2 for summary in summaries)
+
+
+def test_mlflow_has_one_run_with_one_point_for_each_step(chain: Chain) -> None:
+    base = json.loads(chain.home.services_file.read_text())["mlflow_url"] + "/api/2.0/mlflow"
+    found = httpx.post(f"{base}/runs/search", json={"experiment_ids": ["1"]}, timeout=30).json()[
+        "runs"
+    ]
+    (run,) = found
+    assert run["info"]["status"] == "FINISHED"
+    history = httpx.get(
+        f"{base}/metrics/get-history",
+        params={"run_id": run["info"]["run_id"], "metric_key": "environment/success"},
+        timeout=30,
+    ).json()["metrics"]
+    assert sorted(point["step"] for point in history) == [1, 2, 3]
+    versions = httpx.get(f"{base}/model-versions/search", timeout=30).json()["model_versions"]
+    assert len(versions) == 1
+
+
+def test_the_endpoint_answers_as_base_and_as_adapter(chain: Chain) -> None:
+    port = chain.run.config.host.port
+    models = httpx.get(f"http://127.0.0.1:{port}/v1/models", timeout=30).json()["data"]
+    assert {"base", "maze-solver"} <= {model["id"] for model in models}
+
+
+def test_the_hosted_adapter_plays_a_maze_and_draws_it(chain: Chain) -> None:
+    picture = chain.home.root / "solve.gif"
+    done = ariadne(chain.home, "solve", "--seed", "123", "--out", str(picture))
+    assert done.returncode == 0, done.stderr
+    assert "turns" in done.stdout
+    assert picture.read_bytes().startswith(b"GIF89a")
+
+
+def test_the_same_run_again_trains_nothing_and_is_quick(chain: Chain) -> None:
+    before = (chain.run.metrics.read_bytes(), len(list(chain.run.attempts.glob("*.json"))))
+    began = time.monotonic()
+    done = ariadne(chain.home, "run", "--profile", "smoke")
+    assert done.returncode == 0, done.stderr
+    assert time.monotonic() - began < 60
+    assert "train:" not in done.stdout and "evaluate:" not in done.stdout
+    after = (chain.run.metrics.read_bytes(), len(list(chain.run.attempts.glob("*.json"))))
+    assert after == before
+
+
+def test_nothing_of_the_killed_attempt_is_left(chain: Chain) -> None:
+    assert not psutil.pid_exists(chain.killed_pid)
+    words = [process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"])]
+    assert not [each for each in words if "vllm_server_actor" in " ".join(each)]
