@@ -66,4 +66,6 @@ def _set(values: dict[str, Any], key: str, value: Any) -> None:
     *sections, last = key.split(".")
     for section in sections:
         values = values.setdefault(section, {})
+        if not isinstance(values, dict):
+            raise ValueError(f"{key}: {section} is a value, not a section")
     values[last] = value

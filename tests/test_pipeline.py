@@ -51,6 +51,7 @@ def ariadne(
         capture_output=True,
         text=True,
         timeout=timeout_s,
+        check=False,
     )
 
 

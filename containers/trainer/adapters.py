@@ -8,7 +8,7 @@ from safetensors import safe_open
 
 from configs.digests import digest_of, digest_of_file
 from configs.jobs import AdapterManifest, TrainJob
-from containers.trainer.checkpoints import flush, write_atomically
+from containers.trainer.checkpoints import flush, step_of, write_atomically
 
 FILES = ("adapter_config.json", "adapter_model.safetensors")
 MANIFEST = "manifest.json"
@@ -45,6 +45,14 @@ def publish(checkpoint: Path, step: int, job: TrainJob) -> AdapterManifest:
     unfinished.rename(target)
     flush(job.adapters)
     return manifest
+
+
+def drop_newer(adapters: Path, step: int) -> None:
+    """Remove adapters of steps that will be trained anew: they belong to no checkpoint."""
+    for folder in adapters.glob("step_*"):
+        if step_of(folder) > step:
+            (folder / MANIFEST).unlink(missing_ok=True)
+            shutil.rmtree(folder)
 
 
 def read_manifest(folder: Path) -> AdapterManifest:

@@ -10,7 +10,6 @@ import shutil
 from pathlib import Path
 
 from loguru import logger
-from pydantic import ValidationError
 
 from configs.digests import digest_of_file
 from configs.jobs import Committed
@@ -51,7 +50,7 @@ def find_fault(folder: Path, world_size: int) -> str | None:
         committed = Committed.model_validate_json((folder / MARKER).read_text())
     except FileNotFoundError:
         return "it was never completed"
-    except ValidationError:
+    except ValueError:  # neither our JSON nor even text
         return f"its {MARKER} is damaged"
     if committed.world_size != world_size:
         return f"it was written by {committed.world_size} processes, this run has {world_size}"

@@ -36,6 +36,7 @@ FEEDBACK = {
 """What the player is told after each outcome of `maze.Turn`."""
 
 _TUPLE = re.compile(r"\([^()]*\)")
+_NAMED = re.compile(r"""\(\s*(['"])\w*\1\s*,""")
 
 
 def opening(layout: MazeLayout, frame: Frame, frame_multiple_px: int) -> Message:
@@ -50,8 +51,8 @@ def observation(outcome: str, frame: Frame, frame_multiple_px: int) -> Message:
 
 
 def find_action(reply: str) -> str:
-    """The last tuple of a reply, as VisGym reads it; the whole reply where there is none."""
-    tuples = _TUPLE.findall(reply)
+    """The last tuple of a reply that starts with a name; the whole reply where there is none."""
+    tuples = [text for text in _TUPLE.findall(reply) if _NAMED.match(text)]
     return tuples[-1] if tuples else reply
 
 

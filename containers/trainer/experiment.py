@@ -36,7 +36,7 @@ class MazeExperiment(BasePPOExp):
             datasets=self.cfg.data.train_data,
             tokenizer=self.tokenizer,
             max_prompt_length=self.cfg.trainer.max_prompt_length,
-            num_workers=1,
+            num_workers=0,
         )
 
     def get_generator(

@@ -58,8 +58,8 @@ class Recorder(TrainingCallback):
     def _finish(self, step: int) -> None:
         if self._unfinished is None:
             return
-        publish(self._unfinished, step, self._job)
         commit(self._unfinished, step, self._job.attempt, self._job.config.train.num_processes)
+        publish(self._unfinished, step, self._job)
         self._unfinished = None
         prune(self._job.checkpoints, self._job.config.train.keep_checkpoints)
 

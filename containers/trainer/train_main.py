@@ -16,7 +16,7 @@ from loguru import logger
 from configs.jobs import TrainJob
 from configs.mazes import load_maze_set
 from containers.server.launch import BASE_NAME, SKYRL_SERVER, ServerPlan
-from containers.trainer import checkpoints
+from containers.trainer import adapters, checkpoints
 from containers.trainer.inference import free_port, inference_server
 from containers.trainer.rows import write_rows
 
@@ -28,6 +28,9 @@ def main() -> None:
         folder.mkdir(parents=True, exist_ok=True)
     resume = checkpoints.newest(job.checkpoints, job.config.train.num_processes)
     checkpoints.drop_newer(job.checkpoints, resume)
+    adapters.drop_newer(job.adapters, checkpoints.step_of(resume) if resume else 0)
+    if resume:  # the attempt that wrote it may have ended before its adapter was out
+        adapters.publish(resume, checkpoints.step_of(resume), job)
     if resume and checkpoints.step_of(resume) >= job.config.train.steps:
         logger.info(f"{resume.name} is the last step: nothing left to train")
         return

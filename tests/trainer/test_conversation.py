@@ -45,10 +45,9 @@ def text_in(message: Message) -> str:
         ("('move', 1) or rather ('stop', 'stop')", "('stop', 'stop')"),
         ("Thought (short): go on.\n('move', 2)\n", "('move', 2)"),
         ("((('move', 1)))", "('move', 1)"),
-        pytest.param(
+        (
             "('move', 1) (I hope)",
             "('move', 1)",
-            marks=pytest.mark.xfail(strict=True, reason="text in brackets is taken for a tuple"),
         ),
         ("move right", "move right"),
         ("('move', 1", "('move', 1"),
