@@ -7,7 +7,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .ONESHELL:
 .DEFAULT_GOAL := help
-.PHONY: help setup up down status run solve test lint lock
+.PHONY: help setup trainer-python up down status run solve test lint lock
 
 ENVS = $(or $(ARIADNE_CACHE),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/ariadne)/envs
 ARGS ?=
@@ -65,11 +65,15 @@ LOCK = "$$control/bin/uv" pip compile --quiet --python-version 3.12 \
   --custom-compile-command "make lock" $(ARGS)
 
 help:  ## list the commands
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' Makefile
 
 setup:  ## install what is missing: the control and the trainer environment
 	@$(CONTROL)
 	"$$control/bin/python" -m flows setup
+
+trainer-python:  ## print the interpreter of the trainer environment
+	@$(CONTROL)
+	"$$control/bin/python" -m flows trainer-python
 
 up:  ## start the services, or find them running
 	@$(CONTROL)

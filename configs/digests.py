@@ -21,17 +21,6 @@ def digest_of_files(files: Iterable[Path], root: Path) -> str:
     return digest_of(listing)
 
 
-def digest_of_folder(folder: Path) -> str:
-    """sha256 over every file below `folder`.
-
-    Raises:
-        FileNotFoundError: the folder does not exist.
-    """
-    if not folder.is_dir():
-        raise FileNotFoundError(f"{folder} is not a folder")
-    return digest_of_files((path for path in folder.rglob("*") if path.is_file()), folder)
-
-
 def digest_of(value: Any) -> str:
     """sha256 of a JSON value or of pydantic models inside one, independent of key order."""
 

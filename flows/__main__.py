@@ -77,6 +77,8 @@ def run(
     }
     rows = operate.run(Home.from_environment(), parameters, _out.print)
     table = Table(show_header=False, box=None)
+    table.add_column()
+    table.add_column(overflow="fold")
     for row in rows:
         table.add_row(row["what"], row["value"])
     _out.print(table)

@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from configs.digests import digest_of, digest_of_folder
+from configs.digests import digest_of, digest_of_files
 from configs.jobs import Committed, MetricsLine
 from configs.mazes import MazeSet, load_maze_set
 from configs.schema import PostTrainConfig
@@ -174,7 +174,7 @@ def check_run_id(run_id: str) -> None:
 
 
 def check_base_model(folder: Path) -> str:
-    """The digest of a base model whose files are all there and readable.
+    """The digest of a base model whose files are all there and readable, its card aside.
 
     Raises:
         ValueError: one line with what is missing or damaged.
@@ -191,7 +191,8 @@ def check_base_model(folder: Path) -> str:
         raise ValueError(f"base model {folder} has no *.safetensors weights")
     for path in weights:
         _check_safetensors(path)
-    return digest_of_folder(folder)
+    parts = [path for path in folder.rglob("*") if path.is_file() and path.suffix != ".md"]
+    return digest_of_files(parts, folder)
 
 
 def check_turn_limit(config: PostTrainConfig, mazes: MazeSet) -> None:
