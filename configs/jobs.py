@@ -47,7 +47,6 @@ class EvaluateJob(Job):
 
     config: PostTrainConfig
     adapter: Path | None
-    adapter_digest: str | None
     output: Path
     """Folder that gets episodes.jsonl and, last, summary.json."""
     scratch: Path

@@ -49,7 +49,7 @@ def post_train(
     """Train an adapter on mazes, evaluate it on the fixed ones and host it.
 
     Args:
-        profile: Which machine and model: the file configs/<profile>.toml.
+        profile: Which machine and model: the name of a TOML file in configs.
         steps: Training steps. Empty: as the profile says.
         seed: Seed of training. Empty: as the profile says.
         learning_rate: Step size of the optimizer. Empty: as the profile says.

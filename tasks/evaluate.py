@@ -91,7 +91,6 @@ def _play(
         job = EvaluateJob(
             config=run.config,
             adapter=adapter,
-            adapter_digest=digest,
             output=output,
             scratch=run.scratch(submission_id),
         )

@@ -182,7 +182,9 @@ def _private(home: Home) -> dict[str, str]:
 def _prefect_server(home: Home, services: Services) -> ProcessSpec:
     command = ("prefect", "server", "start")
     address = ("--host", ports.HOST, "--port", str(services.ports[0]))
-    return _spec(home, PREFECT, (*command, *address), _private(home), home.prefect)
+    # Without it the pages ask the default port, whatever port the server has.
+    pages = {"PREFECT_SERVER_UI_API_URL": services.prefect_api_url}
+    return _spec(home, PREFECT, (*command, *address), _private(home) | pages, home.prefect)
 
 
 def _prefect_worker(home: Home, services: Services) -> ProcessSpec:

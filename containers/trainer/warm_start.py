@@ -21,7 +21,7 @@ from PIL import Image
 from torch import Tensor
 from transformers import Qwen3VLForConditionalGeneration, Qwen3VLProcessor
 
-from configs.mazes import MazeLayout, MazeSet, load_maze_set
+from configs.mazes import DIRECTIONS, Cell, MazeLayout, MazeSet, load_maze_set
 from containers.trainer.conversation import FEEDBACK, RULES, find_action, pad_frame
 from containers.trainer.maze import Frame, MazeGame
 from containers.trainer.tiny_model import (
@@ -35,7 +35,7 @@ from containers.trainer.tiny_model import (
 )
 from containers.trainer.wilson import layout_from_seed
 
-CELL_PX = 8
+CELL_PX, MAX_TURNS = 8, 18
 IGNORED = -100
 """Label of a token that is not trained on."""
 
@@ -76,16 +76,26 @@ class Speaker:
 
 
 def noisy_walk(
-    layout: MazeLayout, speaker: Speaker, noise: float, max_turns: int, draw: random.Random
+    layout: MazeLayout,
+    speaker: Speaker,
+    draw: random.Random,
+    *,
+    noise: float,
+    stop_share: float,
+    max_turns: int,
 ) -> Walk:
-    """Walk towards the target, at times anywhere else; every turn asks for the expert's answer."""
+    """Walk towards the target, at times anywhere else; every turn asks for the teacher's answer.
+
+    `noise` is the share of turns that are played at random, `stop_share` that of the arrivals at
+    which the teacher stops; at the others it walks on.
+    """
     game = MazeGame(layout, CELL_PX)
     ids = speaker.message(RULES.format(height=layout.height, width=layout.width))
     labels, frames = [IGNORED] * len(ids), [game.frame()]
     for _ in range(max_turns):
-        expert = expert_action(layout.model_copy(update={"start": game.agent}))
-        played = draw.randrange(4) if draw.random() < noise else expert
-        labels[-1] = speaker.action_ids[expert][0]
+        wanted = teacher_action(layout, game.agent, stop_share, draw)
+        played = draw.randrange(4) if draw.random() < noise else wanted
+        labels[-1] = speaker.action_ids[wanted][0]
         ids += speaker.action_ids[played] + speaker.end
         labels += [*speaker.action_ids[played][1:], *speaker.end, IGNORED]
         turn = game.step(ACTIONS[played])
@@ -98,11 +108,17 @@ def noisy_walk(
     return Walk(ids, labels, frames)
 
 
-def expert_action(layout: MazeLayout) -> int:
-    """Index into ACTIONS of the best action at the start of `layout`."""
-    path = layout.shortest_path()
+def teacher_action(layout: MazeLayout, agent: Cell, stop_share: float, draw: random.Random) -> int:
+    """Index into ACTIONS of the teacher's answer for a player at `agent`."""
+    path = layout.model_copy(update={"start": agent}).shortest_path()
     assert path is not None
-    return path[0] if path else len(ACTIONS) - 1
+    if path:
+        return path[0]
+    if draw.random() < stop_share:
+        return len(ACTIONS) - 1
+    row, column = agent
+    around = enumerate(DIRECTIONS)
+    return draw.choice([i for i, (r, c) in around if layout.is_floor((row + r, column + c))])
 
 
 def collate(walks: list[Walk], speaker: Speaker) -> tuple[dict[str, Tensor], Tensor]:
@@ -127,15 +143,15 @@ def collate(walks: list[Walk], speaker: Speaker) -> tuple[dict[str, Tensor], Ten
 
 @torch.no_grad()
 def play_greedily(
-    model: Qwen3VLForConditionalGeneration, speaker: Speaker, mazes: MazeSet, max_turns: int
-) -> tuple[int, float]:
-    """How many mazes the model solves, and the mean entropy (nats) of its first token."""
+    model: Qwen3VLForConditionalGeneration, speaker: Speaker, mazes: MazeSet
+) -> tuple[int, int, float]:
+    """Mazes solved, mazes in which the target was reached, mean entropy (nats) of an answer."""
     model.eval()
     games = [MazeGame(maze, CELL_PX) for maze in mazes.mazes]
     rules = speaker.message(RULES.format(height=mazes.height, width=mazes.width))
     walks = {i: Walk(list(rules), [], [game.frame()]) for i, game in enumerate(games)}
-    solved, entropies = 0, []
-    for _ in range(max_turns):
+    solved, arrived, entropies = 0, set(), []
+    for _ in range(MAX_TURNS):
         order = list(walks)
         inputs, _ = collate([walks[i] for i in order], speaker)
         logits = model(**inputs).logits
@@ -144,6 +160,8 @@ def play_greedily(
         entropies.append(torch.distributions.Categorical(logits=logits).entropy().mean().item())
         for i, token in zip(order, logits.argmax(-1).tolist(), strict=True):
             turn = games[i].step(find_action(speaker.tokenizer.decode([token])))
+            if turn.agent == mazes.mazes[i].target:
+                arrived.add(i)
             if turn.terminated:
                 solved += turn.reward > 0
                 del walks[i]
@@ -158,7 +176,7 @@ def play_greedily(
         if not walks:
             break
     model.train()
-    return solved, sum(entropies) / len(entropies)
+    return solved, len(arrived), sum(entropies) / len(entropies)
 
 
 def train(arguments: argparse.Namespace) -> None:
@@ -170,16 +188,30 @@ def train(arguments: argparse.Namespace) -> None:
     processor = make_processor(make_tokenizer())
     speaker = Speaker(processor)
     model = make_model(make_config(processor.tokenizer), arguments.seed).train()
+    if arguments.start:
+        model.load_state_dict(
+            Qwen3VLForConditionalGeneration.from_pretrained(arguments.start).state_dict()
+        )
     optimizer = torch.optim.AdamW(model.parameters(), lr=arguments.lr, weight_decay=0.01)
     warm_up, curve, began = 100, [], time.monotonic()
     for step in range(1, arguments.max_steps + 1):
         for group in optimizer.param_groups:
-            group["lr"] = arguments.lr * min(1.0, step / warm_up)
+            left = 1 - (step - 1) / arguments.max_steps
+            group["lr"] = arguments.lr * min(1.0, step / warm_up, left if arguments.decay else 1.0)
         walks: list[Walk] = []
         while len(walks) < arguments.batch:
             layout = layout_from_seed(1000 + draw.randrange(10**6), mazes.height, mazes.width)
             if layout.identity not in held_out:
-                walks.append(noisy_walk(layout, speaker, arguments.noise, 18, draw))
+                walks.append(
+                    noisy_walk(
+                        layout,
+                        speaker,
+                        draw,
+                        noise=arguments.noise,
+                        stop_share=arguments.stop_share,
+                        max_turns=MAX_TURNS,
+                    )
+                )
         inputs, labels = collate(walks, speaker)
         logits = model(**inputs).logits
         loss = torch.nn.functional.cross_entropy(
@@ -190,8 +222,9 @@ def train(arguments: argparse.Namespace) -> None:
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         if step % arguments.every == 0:
-            solved, entropy = play_greedily(model, speaker, mazes, 18)
-            curve.append({"step": step, "loss": loss.item(), "solved": solved, "entropy": entropy})
+            solved, arrived, entropy = play_greedily(model, speaker, mazes)
+            score = {"solved": solved, "arrived": arrived, "entropy": round(entropy, 3)}
+            curve.append({"step": step, "loss": round(loss.item(), 4), **score})
             say(json.dumps({**curve[-1], "s": round(time.monotonic() - began)}))
             if arguments.keep_all:
                 save_checkpoint(model, processor, arguments.out / f"step-{step}-{solved}")
@@ -213,7 +246,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--wanted", type=int, default=28, help="mazes the base should solve")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--noise", type=float, default=0.25)
+    parser.add_argument("--start", type=Path, help="go on from this checkpoint")
+    parser.add_argument("--noise", type=float, default=0.25, help="share of random moves")
+    parser.add_argument("--stop-share", type=float, default=1.0, help="arrivals with a stop")
+    parser.add_argument("--decay", action="store_true", help="learning rate falls to 0")
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--lr", type=float, default=2e-3)
     parser.add_argument("--max-steps", type=int, default=6000)
