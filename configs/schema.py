@@ -114,7 +114,8 @@ class EvaluateConfig(Section):
 
 class HostConfig(Section):
     backend: Literal["vllm_server"] = "vllm_server"
-    port: int = Field(8100, ge=1024, le=65535)
+    port: int = Field(8100, ge=0, le=65535)
+    """Port of the endpoint on 127.0.0.1; 0 takes a free one and keeps it."""
     adapter_name: str = Field("maze-solver", pattern=r"^[a-z0-9][a-z0-9.-]{0,62}$")
     """Model name under which the adapter answers; the base answers as `base`."""
     start_timeout_s: int = Field(300, ge=10, le=7200)

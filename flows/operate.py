@@ -17,7 +17,7 @@ from tasks import services
 from tasks.backends.environment import EnvironmentBuilder
 from tasks.home import Home, cache_folder
 from tasks.jobs import job_environment
-from tasks.run_dir import check_base_model, check_turn_limit
+from tasks.run_dir import check_base_model, check_run_id, check_turn_limit
 
 Say = Callable[[str], None]
 _OVERRIDES = {
@@ -78,7 +78,9 @@ def run(home: Home, parameters: dict[str, Any], say: Say) -> list[dict[str, str]
 
 
 def check_inputs(parameters: dict[str, Any]) -> None:
-    """Refuse a profile, a base model or mazes that cannot work, before anything starts."""
+    """Refuse a name, a profile, a base model or mazes that cannot work, before anything starts."""
+    if parameters.get("run_name"):
+        check_run_id(parameters["run_name"])
     overrides = {
         key: parameters[name]
         for name, key in _OVERRIDES.items()

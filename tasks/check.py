@@ -39,13 +39,14 @@ def check_plan(context: Context, image: Image) -> None:
 
 
 def check_disk(run: Run) -> None:
-    """Room for the checkpoints to keep and the one being written.
+    """Room for the checkpoints to keep and the one being written; some may be there already.
 
     A checkpoint holds the base in float32, since SkyRL writes whole shards, and the adapter with
     two moments for each of its weights, which stays below the base in size.
     """
     weights = sum(path.stat().st_size for path in run.config.model.path.glob("*.safetensors"))
-    needed = (run.config.train.keep_checkpoints + 1) * 3 * weights
+    missing = run.config.train.keep_checkpoints + 1 - run.num_checkpoints()
+    needed = max(missing, 1) * 3 * weights
     free = shutil.disk_usage(run.folder).free
     if free < needed:
         raise ValueError(

@@ -95,8 +95,11 @@ class Run:
 
     def committed_step(self) -> int:
         """Step of the newest committed checkpoint; 0 before the first."""
-        markers = self.checkpoints.glob("global_step_*/COMMITTED.json")
-        return max((_read_step(marker) for marker in markers), default=0)
+        return max((_read_step(marker) for marker in self._markers()), default=0)
+
+    def num_checkpoints(self) -> int:
+        """How many committed checkpoints lie on the disk."""
+        return len(self._markers())
 
     def steps(self) -> list[MetricsLine]:
         """One line for each step trained so far, in order; a step trained anew counts once."""
@@ -111,6 +114,9 @@ class Run:
 
     def mazes(self) -> MazeSet:
         return load_maze_set(self.config.mazes.test_set)
+
+    def _markers(self) -> list[Path]:
+        return list(self.checkpoints.glob("global_step_*/COMMITTED.json"))
 
 
 def create_run(runs: Path, config: PostTrainConfig, image_digest: str, run_name: str = "") -> Run:
@@ -170,7 +176,9 @@ def read_run_file(folder: Path) -> RunFile | None:
 def check_run_id(run_id: str) -> None:
     """Refuse a name that is more than letters, digits and dashes: it becomes a path."""
     if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,62}", run_id):
-        raise ValueError(f"run name {run_id!r}: use lower-case letters, digits and dashes")
+        raise ValueError(
+            f"run name {run_id!r}: use at most 63 lower-case letters, digits and dashes"
+        )
 
 
 def check_base_model(folder: Path) -> str:
@@ -213,7 +221,7 @@ def _check_safetensors(path: Path) -> None:
         try:
             header = json.loads(file.read(length) if length < 100_000_000 else b"")
             ends = [tensor["data_offsets"][1] for name, tensor in header.items() if name[0] != "_"]
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, AttributeError):
             raise ValueError(f"base model: {path} is damaged") from None
     if path.stat().st_size != 8 + length + max(ends, default=0):
         raise ValueError(f"base model: {path} is incomplete or damaged")

@@ -148,8 +148,8 @@ def test_mlflow_has_one_run_with_one_point_for_each_step(chain: Chain) -> None:
 
 
 def test_the_endpoint_answers_as_base_and_as_adapter(chain: Chain) -> None:
-    port = chain.run.config.host.port
-    models = httpx.get(f"http://127.0.0.1:{port}/v1/models", timeout=30).json()["data"]
+    url = json.loads((chain.home.hosting / "endpoint.json").read_text())["url"]
+    models = httpx.get(f"{url}/models", timeout=30).json()["data"]
     assert {"base", "maze-solver"} <= {model["id"] for model in models}
 
 

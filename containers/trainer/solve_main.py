@@ -1,6 +1,6 @@
 """Let a hosted model play one maze: its moves on the terminal, the episode as an animated picture.
 
-python -m containers.trainer.solve_main --url URL --model NAME --run RUN.json --seed N --out GIF
+python -m containers.trainer.solve_main JOB.json --seed 123 --out solve.gif
 """
 
 import argparse

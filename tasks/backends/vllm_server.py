@@ -10,8 +10,9 @@ from pathlib import Path
 
 import httpx
 
+from tasks import ports
 from tasks.backends.protocols import Endpoint, HostedModel, Processes, ProcessSpec
-from tasks.home import Home
+from tasks.home import Home, write_private
 
 HOST = "127.0.0.1"
 NAME = "model-server"
@@ -25,6 +26,7 @@ class VllmServer:
         self._processes = processes
 
     def find(self, model: HostedModel) -> Endpoint | None:
+        model = self._with_port(model)
         served = _served_adapters(model)
         if served.get(model.adapter_name) != str(model.adapter):
             return None
@@ -39,6 +41,7 @@ class VllmServer:
         Raises:
             RuntimeError: it ended, another program answers on its port, or it took too long.
         """
+        model = self._with_port(model)
         state = self._processes.state(NAME)
         if (state is None or not state.running) and _answers(model):
             raise RuntimeError(
@@ -52,6 +55,16 @@ class VllmServer:
                 raise RuntimeError(f"the model server does not serve; see {self._log}")
             time.sleep(0.5)
         return endpoint
+
+    def _with_port(self, model: HostedModel) -> HostedModel:
+        """A model that may have any port gets the one chosen before, or a free one for good."""
+        if model.port:
+            return model
+        with self._home.locked("model-server-port"):
+            file = self._home.hosting / "port"
+            port = int(file.read_text()) if file.is_file() else ports.any_free()
+            write_private(file, str(port))
+        return model.model_copy(update={"port": port})
 
     @property
     def _log(self) -> Path:
