@@ -1,0 +1,117 @@
+"""Stand-ins for what lies outside: Ray's jobs, MLflow, the model server.
+
+They refuse what the real ones refuse. Time is polls: a job goes one step on whenever it is asked
+for its status, so nothing here sleeps and every order of events can be written down.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tasks.backends.protocols import Cluster, Endpoint, HostedModel, Image, JobStatus, Point
+from tasks.backends.wiring import Backends
+
+IMAGE = Image(digest="1" * 64, python="/image/bin/python", app="/image/app")
+CLUSTER = Cluster(name="smoke", dashboard_url="http://ray", num_nodes=2, image_digest=IMAGE.digest)
+
+Program = Callable[[Path], Iterator[JobStatus]]
+"""What a job does: from its job file to its states, one for each time somebody looks."""
+
+
+@dataclass
+class FakeJobs:
+    """Implements `Jobs`. Each new job runs the next of `programs`."""
+
+    programs: list[Program] = field(default_factory=list)
+    submitted: list[str] = field(default_factory=list)
+    output: str = "Traceback\nValueError: the loss is not finite\n"
+    _running: dict[str, Iterator[JobStatus]] = field(default_factory=dict)
+    _status: dict[str, JobStatus] = field(default_factory=dict)
+
+    def submit_or_adopt(
+        self, submission_id: str, command: Sequence[str], environment: dict[str, str]
+    ) -> None:
+        if submission_id in self._status:
+            return
+        python, dash_m, module, file = command
+        assert (python, dash_m) == (IMAGE.python, "-m") and module.startswith("containers.")
+        assert environment["PYTHONPATH"] == IMAGE.app
+        assert self.programs, f"nobody expected the job {submission_id}"
+        self.submitted.append(submission_id)
+        self._running[submission_id] = self.programs.pop(0)(Path(file))
+        self._status[submission_id] = "pending"
+
+    def status(self, submission_id: str) -> JobStatus:
+        if submission_id not in self._status:
+            return "unknown"
+        last = self._status[submission_id]
+        self._status[submission_id] = next(self._running[submission_id], last)
+        return self._status[submission_id]
+
+    def stop(self, submission_id: str) -> None:
+        self._running[submission_id] = iter(["stopped"])
+
+    def delete(self, submission_id: str) -> None:
+        """Ray refuses this for a job that has not ended, and for one it does not know."""
+        assert self._status[submission_id] in ("succeeded", "failed", "stopped")
+        del self._status[submission_id], self._running[submission_id]
+
+    def logs(self, submission_id: str) -> str:
+        return self.output if submission_id in self._status else ""
+
+
+@dataclass
+class FakeTracker:
+    """Implements `Tracker`; `away` makes every call fail as an unreachable server does."""
+
+    away: bool = False
+    points: list[Point] = field(default_factory=list)
+    opened: set[str] = field(default_factory=set)
+
+    def open(self, run_id: str, parameters: dict[str, str], tags: dict[str, str]) -> str:
+        self._reach()
+        self.opened.add(run_id)
+        return f"/runs/{run_id}"
+
+    def log(self, run_id: str, points: Sequence[Point]) -> None:
+        self._reach()
+        if run_id not in self.opened:
+            raise LookupError(f"no run for {run_id}")
+        self.points += points
+
+    def _reach(self) -> None:
+        if self.away:
+            raise ConnectionError("no route to the tracker")
+
+
+@dataclass
+class FakeModels:
+    """Implements `ModelServer`: one server, which reads the adapter when it starts."""
+
+    started: list[str] = field(default_factory=list)
+    _serves: HostedModel | None = None
+
+    def find(self, model: HostedModel) -> Endpoint | None:
+        if self._serves != model:
+            return None
+        names = {"base": model.base_digest, model.adapter_name: model.adapter_digest}
+        return Endpoint(url=f"http://127.0.0.1:{model.port}/v1", models=names)
+
+    def serve(self, model: HostedModel) -> Endpoint:
+        assert (model.adapter / "adapter_model.safetensors").is_file()
+        self.started.append(model.adapter_digest)
+        self._serves = model
+        endpoint = self.find(model)
+        assert endpoint is not None
+        return endpoint
+
+
+@dataclass(frozen=True)
+class FakeBackends(Backends):
+    """All of the above, and no image builder or cluster: stages get these handed in."""
+
+    fake_jobs: FakeJobs
+
+    def jobs(self, cluster: Cluster) -> FakeJobs:
+        assert cluster == CLUSTER
+        return self.fake_jobs
