@@ -77,13 +77,16 @@ class Run:
     def evaluation(self, inputs: str) -> Path:
         return self.folder / "evals" / inputs[:16]
 
+    def adapter_folder(self, step: int) -> Path:
+        return self.adapters / f"step_{step}"
+
     def adapter(self, step: int) -> Path:
         """The published adapter of a step.
 
         Raises:
             ValueError: there is none; lists the steps that have one.
         """
-        folder = self.adapters / f"step_{step}"
+        folder = self.adapter_folder(step)
         if not (folder / "manifest.json").is_file():
             steps = ", ".join(str(step) for step in self.adapter_steps()) or "none yet"
             raise ValueError(f"run {self.run_id} has no adapter of step {step}; it has: {steps}")

@@ -78,11 +78,8 @@ class Relay:
     def _track(self, lines: list[MetricsLine]) -> None:
         if not lines:
             return
-        points = [
-            Point(step=line.step, time_ms=line.wall_time_ms, values=line.values) for line in lines
-        ]
         try:
-            self._context.backends.tracker.log(self._context.run.run_id, points)
+            self._context.backends.tracker.log(self._context.run.run_id, _points(lines))
             self._tracked = lines[-1].step
         except Exception as error:  # the tracker is a view; the file keeps what it missed
             self._log.warning("the tracker does not take metrics for now: %s", error)
@@ -110,13 +107,15 @@ def open_tracked_run(context: Context) -> str:
 def track_results(context: Context, scores: EvaluateRecord) -> str:
     """Log the evaluation, register the adapter, end the run; returns the model version."""
     tracker, run = context.backends.tracker, context.run
-    end = run.steps()[-1].wall_time_ms
+    steps = run.steps()
+    tracker.log(run.run_id, _points(steps))  # once more: it may have been away at the end
     values = {
         "test/solved": float(scores.num_solved),
         "test/solved_base": float(scores.num_solved_base),
         "test/success": scores.num_solved / scores.num_mazes,
     }
-    tracker.log(run.run_id, [Point(step=scores.step, time_ms=end, values=values)])
+    end = Point(step=scores.step, time_ms=steps[-1].wall_time_ms, values=values)
+    tracker.log(run.run_id, [end])
     for name in ("episodes.jsonl", "summary.json"):
         tracker.log_file(run.run_id, scores.results / name, "evaluation")
     manifest = AdapterManifest.model_validate_json((scores.adapter / "manifest.json").read_text())
@@ -124,6 +123,10 @@ def track_results(context: Context, scores: EvaluateRecord) -> str:
     version = tracker.register(run.run_id, MODEL_NAME, scores.adapter_digest, scores.adapter, tags)
     tracker.close(run.run_id, "FINISHED")
     return version
+
+
+def _points(lines: list[MetricsLine]) -> list[Point]:
+    return [Point(step=line.step, time_ms=line.wall_time_ms, values=line.values) for line in lines]
 
 
 def _flatten(prefix: str, value: Any) -> list[tuple[str, str]]:

@@ -62,26 +62,49 @@ class FakeJobs:
 
 @dataclass
 class FakeTracker:
-    """Implements `Tracker`; `away` makes every call fail as an unreachable server does."""
+    """Implements `Tracker`; `away` makes every call fail as an unreachable server does.
+
+    As MLflow does, it drops a point that it has already, and keeps a second one of its step.
+    """
 
     away: bool = False
     points: list[Point] = field(default_factory=list)
+    told: list[int] = field(default_factory=list)
+    """Steps, as often as they came."""
     opened: set[str] = field(default_factory=set)
+    versions: list[str] = field(default_factory=list)
+    """Digests of the registered adapters."""
 
     def open(self, run_id: str, parameters: dict[str, str], tags: dict[str, str]) -> str:
-        self._reach()
         self.opened.add(run_id)
+        self._reach(run_id)
         return f"/runs/{run_id}"
 
     def log(self, run_id: str, points: Sequence[Point]) -> None:
-        self._reach()
-        if run_id not in self.opened:
-            raise LookupError(f"no run for {run_id}")
-        self.points += points
+        self._reach(run_id)
+        self.told += [point.step for point in points]
+        self.points += [point for point in points if point not in self.points]
 
-    def _reach(self) -> None:
+    def log_file(self, run_id: str, path: Path, folder: str) -> None:
+        self._reach(run_id)
+        assert path.is_file()
+
+    def close(self, run_id: str, status: str) -> None:
+        self._reach(run_id)
+
+    def register(
+        self, run_id: str, name: str, digest: str, folder: Path, tags: dict[str, str]
+    ) -> str:
+        self._reach(run_id)
+        if digest not in self.versions:
+            self.versions.append(digest)
+        return str(self.versions.index(digest) + 1)
+
+    def _reach(self, run_id: str) -> None:
         if self.away:
             raise ConnectionError("no route to the tracker")
+        if run_id not in self.opened:
+            raise LookupError(f"no run for {run_id}")
 
 
 @dataclass

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -19,12 +20,20 @@ from configs.jobs import (
 from configs.loader import load_config
 from configs.mazes import load_maze_set
 from configs.schema import PostTrainConfig
+from tasks import jobs, track
 from tasks.backends.protocols import JobStatus
 from tasks.check import train_job
 from tasks.context import Context
 from tasks.home import Home
 from tasks.run_dir import create_run
 from tests.fakes import IMAGE, FakeBackends, FakeJobs, FakeModels, FakeTracker, Program
+
+
+def without_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stages look at once instead of every second, and draw no progress in Prefect."""
+    monkeypatch.setattr(jobs, "_POLL_S", 0)
+    monkeypatch.setattr(track, "create_progress_artifact", lambda *_, **__: uuid4())
+    monkeypatch.setattr(track, "update_progress_artifact", lambda *_, **__: None)
 
 
 def reason(action: Callable[[], Any]) -> str:
@@ -85,9 +94,9 @@ def trains(to: int, then: JobStatus = "succeeded") -> Program:
     return program
 
 
-def train_step(job: TrainJob, step: int) -> None:
+def train_step(job: TrainJob, step: int, success: float = 0.5) -> None:
     """What a step leaves, in the trainer's order: metrics, and where due checkpoint, adapter."""
-    values = {"environment/success": step / 100, "timing/step": 1.0}
+    values = {"environment/success": success, "timing/step": 1.0}
     line = MetricsLine(step=step, attempt=job.attempt, wall_time_ms=1000 * step, values=values)
     with job.metrics.open("a") as file:
         file.write(line.model_dump_json() + "\n")
@@ -113,11 +122,11 @@ def commit_checkpoint(checkpoints: Path, step: int, attempt: int) -> Path:
 
 
 def publish_adapter(job: TrainJob, step: int) -> Path:
-    """An adapter with its manifest; as in the trainer, one that is there is kept."""
+    """An adapter with its manifest; one that is there is kept, half of one is in the way."""
     folder = job.adapters / f"step_{step}"
     if (folder / "manifest.json").is_file():
         return folder
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True)
     (folder / "adapter_config.json").write_text('{"r": 32}')
     (folder / "adapter_model.safetensors").write_bytes(f"adapter of step {step}".encode())
     files = {path.name: digest_of_file(path) for path in folder.iterdir()}
