@@ -1,12 +1,12 @@
 """Attempts: each try at training has the next number, taken once by whoever creates its file."""
 
-import os
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-from tasks.records import write_whole
+from tasks.records import write_new, write_whole
 
 
 class Attempt(BaseModel):
@@ -47,15 +47,9 @@ def take_next(folder: Path, run_id: str, flow_run: str, start_step: int) -> Atte
             started=datetime.now(UTC),
             start_step=start_step,
         )
-        unborn = folder / f".{number}.{os.getpid()}"
-        unborn.write_text(attempt.model_dump_json(indent=1) + "\n")
-        try:
-            os.link(unborn, folder / f"{number}.json")  # fails where the number is taken
-        except FileExistsError:
-            continue
-        finally:
-            unborn.unlink()
-        return attempt
+        with suppress(FileExistsError):  # the number is taken: try the one after
+            write_new(folder / f"{number}.json", attempt.model_dump_json(indent=1) + "\n")
+            return attempt
 
 
 def end(folder: Path, attempt: Attempt, end_step: int, reason: str) -> Attempt:

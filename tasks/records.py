@@ -5,10 +5,13 @@ inputs, asks whether the world still agrees, and only then skips its work.
 """
 
 import os
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import ClassVar
+from uuid import uuid4
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from tasks.backends.protocols import Cluster, Endpoint, Image
 
@@ -72,16 +75,36 @@ def find[AnyRecord: Record](kind: type[AnyRecord], inputs: str, folder: Path) ->
     """The record of exactly these inputs; half-written, older or foreign ones count as absent."""
     try:
         record = kind.model_validate_json((folder / f"{kind.stage}.json").read_text())
-    except (FileNotFoundError, ValidationError):
+    except (FileNotFoundError, ValueError):  # no JSON, not even text, or another shape
         return None
     return record if record.inputs == inputs else None
 
 
 def write_whole(path: Path, text: str) -> None:
     """Write a file so that a crash leaves the old one or the new one."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with temporary.open("w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    with _written(path, text) as temporary:
+        temporary.replace(path)
+
+
+def write_new(path: Path, text: str) -> None:
+    """Write a file, whole, unless there is one.
+
+    Raises:
+        FileExistsError: somebody else was first.
+    """
+    with _written(path, text) as temporary:
+        os.link(temporary, path)
+
+
+@contextmanager
+def _written(path: Path, text: str) -> Generator[Path]:
+    """A file beside `path` under a name of its own: writers may sit on several machines."""
+    temporary = path.with_name(f".{path.name}.{uuid4().hex}")
+    try:
+        with temporary.open("w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        yield temporary
+    finally:
+        temporary.unlink(missing_ok=True)
