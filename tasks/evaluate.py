@@ -9,6 +9,7 @@ from prefect.logging import get_run_logger
 from configs.digests import digest_of
 from configs.jobs import AdapterManifest, EvaluateJob, EvaluationSummary
 from tasks import records
+from tasks.adapters import read_intact
 from tasks.backends.protocols import Cluster, Image
 from tasks.context import Context
 from tasks.jobs import follow, job_environment, program, telling_line
@@ -30,7 +31,7 @@ def require_evaluation(run: Run, adapter: Path) -> EvaluateRecord:
     """The record of this adapter's evaluation: nothing is served that was not measured.
 
     Raises:
-        ValueError: there is none; names the flow that makes it.
+        ValueError: there is none, and which flow makes it; or the adapter is damaged.
     """
     record = find_evaluation(run, adapter)
     if record is None:
@@ -46,6 +47,7 @@ def evaluate(context: Context, cluster: Cluster, image: Image, adapter: Path) ->
     """Play the fixed mazes with the base and with `adapter`; what was played before is read.
 
     Raises:
+        ValueError: the adapter is damaged or was trained on another base.
         RuntimeError: a job failed, or not every maze has an outcome.
     """
     run, manifest = context.run, _manifest(adapter)
@@ -107,7 +109,8 @@ def _run_job(
 ) -> None:
     jobs = context.backends.jobs(cluster)
     file = job.write(job.scratch / "job.json")
-    if jobs.status(submission_id) in ("failed", "stopped"):
+    # Whoever comes here lacks results, so also a job that succeeded has to be done again.
+    if jobs.status(submission_id) in ("succeeded", "failed", "stopped"):
         jobs.delete(submission_id)
     command = program(image, "containers.trainer.evaluate_main", file)
     jobs.submit_or_adopt(submission_id, command, job_environment(image))
@@ -137,4 +140,10 @@ def _summary(run: Run, folder: Path) -> EvaluationSummary | None:
 
 
 def _manifest(adapter: Path) -> AdapterManifest:
-    return AdapterManifest.model_validate_json((adapter / "manifest.json").read_text())
+    manifest = read_intact(adapter)
+    if manifest is None:
+        raise ValueError(
+            f"adapter {adapter} is damaged, its files are not those of its manifest: choose "
+            "another step; starting post-train again makes that of the last step anew"
+        )
+    return manifest

@@ -121,12 +121,16 @@ class FakeModels:
         return Endpoint(url=f"http://127.0.0.1:{model.port}/v1", models=names)
 
     def serve(self, model: HostedModel) -> Endpoint:
-        assert (model.adapter / "adapter_model.safetensors").is_file()
+        if not (model.adapter / "adapter_model.safetensors").is_file():
+            raise RuntimeError("the model server does not serve; see its log")
         self.started.append(model.adapter_digest)
         self._serves = model
         endpoint = self.find(model)
         assert endpoint is not None
         return endpoint
+
+    def stop(self) -> None:
+        self._serves = None
 
 
 @dataclass(frozen=True)
