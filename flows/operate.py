@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import httpx
+
 from configs.jobs import SolveJob
 from configs.loader import load_config
 from configs.mazes import load_maze_set
@@ -50,7 +52,8 @@ def trainer_python() -> str:
 def bring_up(home: Home, say: Say) -> services.Services:
     """Start the services and register the deployments; this process then speaks to them."""
     found = services.up(home)
-    os.environ.update(found.environment(home))
+    # Whoever watches notices soon that the server is gone; flows are given half an hour.
+    os.environ.update(found.environment(home) | {"PREFECT_CLIENT_MAX_RETRIES": "2"})
     from tasks import deployments  # Prefect reads its settings when it is imported
 
     deployments.register()
@@ -71,7 +74,12 @@ def run(home: Home, parameters: dict[str, Any], say: Say) -> list[dict[str, str]
 
     run_id, name = deployments.start("post-train/post-train", parameters)
     say(f"flow run {name!r}: {found.prefect_ui_url}/runs/flow-run/{run_id}")
-    ended = deployments.follow(run_id, say)
+    try:
+        ended = deployments.follow(run_id, say)
+    except httpx.HTTPError as error:
+        raise RuntimeError(
+            f"the Prefect server is away ({error}): `make run` again goes on where it stopped"
+        ) from None
     if ended != "Completed":
         raise RuntimeError(f"the run is {ended}; starting it again goes on where it stopped")
     return deployments.summary(run_id)
