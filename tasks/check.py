@@ -28,6 +28,7 @@ def check_plan(context: Context, image: Image) -> None:
     file = job.write(context.run.scratch("check") / "job.json")
     done = subprocess.run(
         program(image, "containers.trainer.check_main", file),
+        cwd=image.app,  # Python looks for modules in its directory first
         env={**os.environ, **job_environment(image)},
         capture_output=True,
         text=True,

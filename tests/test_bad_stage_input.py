@@ -1,6 +1,7 @@
 """Stages that cannot do what they are asked to: one line, before anything is started."""
 
 import shutil
+import sys
 from collections import namedtuple
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from prefect.logging import disable_run_logger
 
 from flows.host import host
 from flows.rollback import rollback
+from tasks.backends.protocols import Image
 from tasks.check import check_disk, check_plan
 from tasks.evaluate import evaluate
 from tasks.run_dir import create_run, open_run
@@ -58,6 +60,15 @@ def test_checkpoints_that_are_there_need_no_room_again(
         commit_checkpoint(context.run.checkpoints, step, attempt=1)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(10**12, 0, 3 * weights))
     check_disk(context.run)
+
+
+def test_what_the_code_of_the_image_refuses_is_refused_with_its_last_line(tmp_path: Path) -> None:
+    context = make_context(tmp_path)
+    program = tmp_path / "app" / "containers" / "trainer" / "check_main.py"
+    program.parent.mkdir(parents=True)
+    program.write_text("import sys; sys.exit('Traceback\\n  File\\nSkyRL refuses it')")
+    image = Image(digest=IMAGE.digest, python=sys.executable, app=str(tmp_path / "app"))
+    assert reason(lambda: check_plan.fn(context, image)) == "SkyRL refuses it"
 
 
 def test_an_adapter_of_another_base_is_not_played(tmp_path: Path) -> None:

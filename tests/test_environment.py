@@ -65,6 +65,7 @@ def test_an_image_runs_its_own_copy_of_the_code(project: Path, builder: Environm
     (project / "configs" / "schema.py").write_text("STEPS = 2\n")
     done = subprocess.run(
         [image.python, "-m", "containers.trainer.train_main"],
+        cwd=image.app,
         env={"PYTHONPATH": image.app},
         capture_output=True,
         text=True,
@@ -186,6 +187,21 @@ def test_force_makes_both_parts_from_nothing(
     assert build(builder, force=True) == image
     assert len(installs) == 2
     assert not any(path.exists() for path in leftovers)
+
+
+def test_a_rebuild_that_is_killed_leaves_no_image_that_counts(
+    builder: EnvironmentBuilder, installs: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def be_killed(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    image = build(builder)
+    with monkeypatch.context() as killed:
+        killed.setattr(shutil, "rmtree", be_killed)
+        with pytest.raises(KeyboardInterrupt):
+            build(builder, force=True)
+    assert builder.find(image.digest) is None
+    assert build(builder) == image == builder.find(image.digest)
 
 
 def test_too_little_disk_gives_one_line_and_installs_nothing(

@@ -34,36 +34,46 @@ class EnvironmentBuilder:
         return digest_of([code, digest_of_file(LOCK), platform.python_version()])
 
     def find(self, digest: str) -> Image | None:
-        image = self._image(digest)
-        complete = (Path(image.app) / ".complete", self._environment / ".complete")
-        return image if all(marker.is_file() for marker in complete) else None
+        app = self._app(digest)
+        if not (app / ".complete").is_file():
+            return None
+        environment = self._environment(app / LOCK.relative_to(ROOT))
+        complete = (environment / ".complete").is_file()
+        return _image(digest, environment, app) if complete else None
 
     def build(self, digest: str, *, force: bool) -> Image:
         """Install and copy what is missing; `force` starts both from nothing.
 
         Raises:
-            RuntimeError: no room on the disk, or the installer failed, with its last words.
+            RuntimeError: it is not the image of today's code, there is no room on the disk, or
+                the installer failed, with its last words.
         """
         with _alone(self._cache / "build.lock"):
-            image = self._image(digest)
-            app = Path(image.app)
-            for folder, make in ((self._environment, _install), (app, _copy_code)):
+            if digest != self.digest():
+                raise RuntimeError(
+                    f"image {digest[:12]} is gone and cannot be made again, since the code has "
+                    "changed: go back to the code of then, or start a new run"
+                )
+            app, environment = self._app(digest), self._environment(LOCK)
+            for folder, make in ((environment, _install), (app, _copy_code)):
                 if force or not (folder / ".complete").is_file():
+                    (folder / ".complete").unlink(missing_ok=True)
                     shutil.rmtree(folder, ignore_errors=True)
                     folder.parent.mkdir(parents=True, exist_ok=True)
                     make(folder)
                     (folder / ".complete").touch()
-            return image
+            return _image(digest, environment, app)
 
-    @property
-    def _environment(self) -> Path:
-        content = digest_of([digest_of_file(LOCK), platform.python_version()])
+    def _environment(self, lock: Path) -> Path:
+        content = digest_of([digest_of_file(lock), platform.python_version()])
         return self._cache / "envs" / f"trainer-{content[:12]}"
 
-    def _image(self, digest: str) -> Image:
-        app = self._cache / "images" / digest[:12]
-        python = self._environment / "bin" / "python"
-        return Image(digest=digest, python=str(python), app=str(app))
+    def _app(self, digest: str) -> Path:
+        return self._cache / "images" / digest[:12]
+
+
+def _image(digest: str, environment: Path, app: Path) -> Image:
+    return Image(digest=digest, python=str(environment / "bin" / "python"), app=str(app))
 
 
 def _code_files() -> list[Path]:
@@ -103,6 +113,7 @@ def _uv(*arguments: str) -> None:
 
 @contextmanager
 def _alone(lock: Path) -> Generator[None]:
+    lock.parent.mkdir(parents=True, exist_ok=True)
     with lock.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
