@@ -14,8 +14,8 @@ import asyncio
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, cast
 from uuid import uuid4
 
 import skyrl_gym
@@ -212,15 +212,15 @@ class TokenTruthGenerator(SkyRLVLMGymGenerator):
         self, episode: Episode, sampling: dict[str, Any], session: str, cache_salt: str | None
     ) -> tuple[list[int], list[float], str]:
         features = episode.features(self._num_cached(episode))
+        request: dict[str, Any] = {
+            "prompt_token_ids": [episode.ids],
+            "session_ids": [session],
+            "sampling_params": sampling,
+            "mm_features": [features] if features else None,
+            "cache_salt": cache_salt,
+        }
         output = await self.inference_engine_client.generate(
-            InferenceEngineInput(
-                prompt_token_ids=[episode.ids],
-                session_ids=[session],
-                sampling_params=sampling,
-                mm_features=[features] if features else None,
-                cache_salt=cache_salt,
-            ),
-            model=self.policy_model_name,
+            cast(InferenceEngineInput, request), model=self.policy_model_name
         )
         ids = list(output["response_ids"][0])
         scores = output["response_logprobs"]
@@ -270,8 +270,7 @@ class TokenTruthGenerator(SkyRLVLMGymGenerator):
         whole = await self._render([*exchange, *observations])
         assert whole.ids[:length] == before.ids[:length], "the chat template does not only append"
         shifted = tuple(
-            Picture(**{**vars(picture), "offset": picture.offset - length})
-            for picture in whole.pictures
+            replace(picture, offset=picture.offset - length) for picture in whole.pictures
         )
         return RenderedMessage(whole.ids[length:], shifted)
 
