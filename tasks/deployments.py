@@ -19,6 +19,7 @@ from prefect.client.schemas.filters import (
     LogFilter,
     LogFilterFlowRunId,
 )
+from prefect.client.schemas.objects import Log
 from prefect.client.schemas.sorting import LogSort
 from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 
@@ -28,6 +29,8 @@ from tasks.report import SUMMARY_KEY
 _DEPLOY_TIMEOUT_S = 180
 _POLL_S = 1.0
 _LOG_PAGE = 200
+_LOGS_TIMEOUT_S = 10
+_LAST_LINE = "Finished in state"
 _STAGE_LINE = re.compile(r"[a-z]+: ")
 """What stages log starts with their name; the rest is Prefect's own book-keeping."""
 
@@ -78,15 +81,21 @@ def follow(flow_run_id: UUID, say: Callable[[str], None]) -> str:
     Watching is all this does: interrupted, the run goes on.
     """
     shown = 0
+    ended_at: float | None = None
     with get_client(sync_client=True) as client:
         while True:
             state = client.read_flow_run(flow_run_id).state
-            shown += _show_logs(client, flow_run_id, shown, say)
+            lines = _read_logs(client, flow_run_id, shown)
+            shown += len(lines)
+            _show(lines, say)
             if state and state.is_final():
-                _show_logs(client, flow_run_id, shown, say)
-                if not state.is_completed():
-                    say(f"{state.name}: {_first_line(state.message)}")
-                return state.name or "unknown"
+                # A run sends its last lines a moment after its last state.
+                ended_at = ended_at or time.monotonic()
+                complete = any(line.message.startswith(_LAST_LINE) for line in lines)
+                if complete or time.monotonic() - ended_at > _LOGS_TIMEOUT_S:
+                    if not state.is_completed():
+                        say(f"{state.name}: {_first_line(state.message)}")
+                    return state.name or "unknown"
             time.sleep(_POLL_S)
 
 
@@ -102,17 +111,17 @@ def summary(flow_run_id: UUID) -> list[dict[str, str]]:
     return json.loads(str(found[0].data)) if found else []
 
 
-def _show_logs(
-    client: SyncPrefectClient, flow_run_id: UUID, shown: int, say: Callable[[str], None]
-) -> int:
-    """Pass on the log lines after the first `shown`; returns how many."""
+def _read_logs(client: SyncPrefectClient, flow_run_id: UUID, shown: int) -> list[Log]:
+    """The log lines after the first `shown`."""
     mine = LogFilter(flow_run_id=LogFilterFlowRunId(any_=[flow_run_id]))
-    lines = client.read_logs(mine, limit=_LOG_PAGE, offset=shown, sort=LogSort.TIMESTAMP_ASC)
+    return client.read_logs(mine, limit=_LOG_PAGE, offset=shown, sort=LogSort.TIMESTAMP_ASC)
+
+
+def _show(lines: list[Log], say: Callable[[str], None]) -> None:
+    """Pass on what stages say. Errors come with their traceback; the final state has the line."""
     for line in lines:
-        # Errors come with their traceback; the final state says the same in one line.
         if _STAGE_LINE.match(line.message) and line.level < logging.ERROR:
             say(line.message)
-    return len(lines)
 
 
 def _first_line(message: str | None) -> str:

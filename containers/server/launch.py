@@ -37,6 +37,8 @@ class ServerPlan:
     seed: int = 0
     adapters: dict[str, Path] = field(default_factory=dict)
     kv_cache_gb: int = 1
+    asks_for_key: bool = False
+    """Whether VLLM_API_KEY, where it is set, is asked of clients."""
 
 
 def command(plan: ServerPlan) -> list[str]:
@@ -70,6 +72,8 @@ def environment(plan: ServerPlan) -> dict[str, str]:
         "DO_NOT_TRACK": "1",
         "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
     }
+    if not plan.asks_for_key:
+        variables["VLLM_API_KEY"] = ""
     if plan.device == "cpu":
         variables |= {
             "VLLM_CPU_KVCACHE_SPACE": str(plan.kv_cache_gb),

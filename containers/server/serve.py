@@ -37,6 +37,7 @@ def main() -> None:
         lora_rank=given.lora_rank,
         max_images=given.max_images,
         adapters={given.adapter_name: given.adapter},
+        asks_for_key=True,
     )
     arguments = command(plan)
     os.execvpe(arguments[0], arguments, {**os.environ, **environment(plan)})
