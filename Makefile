@@ -98,6 +98,7 @@ solve:  ## let the hosted adapter play a maze, e.g. make solve SEED=123
 
 test:  ## run the tests, or those of ARGS, e.g. make test ARGS=tests/test_services.py
 	@$(CONTROL)
+	$(if $(ARGS),,$(MAKE) --no-print-directory lint)
 	"$$control/bin/python" -m flows setup
 	trainer=$$("$$control/bin/python" -m flows trainer-python)
 	if [ -n "$(ARGS)" ]; then

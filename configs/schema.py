@@ -59,7 +59,7 @@ class LoraConfig(Section):
 
 
 class TrainConfig(Section):
-    device: Literal["cpu", "cuda"] = "cuda"
+    device: Literal["cpu", "cuda"] = "cpu"
     steps: int = Field(ge=1, le=100_000)
     seed: int = Field(1, ge=0, le=2**31 - 1)
     mazes_per_step: int = Field(ge=1, le=4096)

@@ -5,7 +5,7 @@ from typing import Annotated
 from prefect import flow
 from pydantic import Field
 
-from tasks.cluster import release_cluster, start_cluster
+from tasks.cluster import ray_cluster
 from tasks.context import reopen
 from tasks.evaluate import evaluate as evaluate_adapter
 from tasks.evaluate import find_evaluation
@@ -32,8 +32,7 @@ def evaluate(run_id: RunId, step: Step) -> int:
     scores = find_evaluation(context.run, adapter)
     if scores is None:
         image = build_image(context)
-        cluster = start_cluster(context, image)
-        scores = evaluate_adapter(context, cluster, image, adapter)
-        release_cluster(context)
+        with ray_cluster(context, image) as cluster:
+            scores = evaluate_adapter(context, cluster, image, adapter)
     report_mazes(context, scores)
     return scores.num_solved

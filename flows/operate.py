@@ -56,7 +56,7 @@ def bring_up(home: Home, say: Say) -> services.Services:
     os.environ.update(found.environment(home) | {"PREFECT_CLIENT_MAX_RETRIES": "2"})
     from tasks import deployments  # Prefect reads its settings when it is imported
 
-    deployments.register()
+    deployments.register(home.services)
     say(f"Prefect {found.prefect_ui_url}   MLflow {found.mlflow_url}")
     return found
 

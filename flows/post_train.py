@@ -12,13 +12,13 @@ from pydantic import Field
 
 from configs.loader import load_config, profile_names
 from tasks.check import check_plan
-from tasks.cluster import release_cluster, start_cluster
+from tasks.cluster import ray_cluster
 from tasks.context import begin
 from tasks.evaluate import evaluate, find_evaluation
 from tasks.host import host_adapter
 from tasks.image import build_image
 from tasks.report import report_run
-from tasks.track import open_tracked_run, track_results
+from tasks.track import track_results, tracked_run
 from tasks.train import find_training, train
 
 Profile = Annotated[str, Field(json_schema_extra={"enum": [*profile_names()]})]
@@ -68,16 +68,15 @@ def post_train(
     given = {key: value for key, value in overrides.items() if value is not None}
     context = begin(load_config(profile, given), run_name)
     image = build_image(context, force=force_rebuild)
-    tracked = open_tracked_run(context)
-    trained = find_training(context.run)
-    scores = find_evaluation(context.run, trained.adapter) if trained else None
-    if trained is None or scores is None:
-        check_plan(context, image)
-        cluster = start_cluster(context, image)
-        trained = trained or train(context, cluster, image)
-        scores = evaluate(context, cluster, image, trained.adapter)
-        release_cluster(context)
-    version = track_results(context, scores)
-    hosted = host_adapter(context, image, scores)
-    report_run(context, trained, scores, hosted, version, tracked)
+    with tracked_run(context) as tracked:
+        trained = find_training(context.run)
+        scores = find_evaluation(context.run, trained.adapter) if trained else None
+        if trained is None or scores is None:
+            check_plan(context, image)
+            with ray_cluster(context, image) as cluster:
+                trained = trained or train(context, cluster, image)
+                scores = evaluate(context, cluster, image, trained.adapter)
+        hosted = host_adapter(context, image, scores)
+        version = track_results(context, scores)
+        report_run(context, trained, scores, hosted, version, tracked)
     return context.run.run_id

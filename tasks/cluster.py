@@ -1,5 +1,11 @@
 """Stage cluster: the Ray cluster that train and evaluate submit their jobs to."""
 
+import fcntl
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import TextIO
+
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 from prefect.logging import get_run_logger
@@ -9,6 +15,44 @@ from tasks import records
 from tasks.backends.protocols import Cluster, Image
 from tasks.context import Context
 from tasks.records import ClusterRecord
+
+_POLL_S = 2.0
+
+
+@contextmanager
+def ray_cluster(context: Context, image: Image) -> Generator[Cluster]:
+    """The profile's cluster, for one flow at a time, released when its work is done or failed.
+
+    A flow that is cancelled or killed leaves it and the job in it: whoever comes next adopts both.
+    """
+    with _alone(context):
+        cluster = start_cluster(context, image)
+        try:
+            yield cluster
+        except Exception:
+            release_cluster(context)
+            raise
+        release_cluster(context)
+
+
+@contextmanager
+def _alone(context: Context) -> Generator[None]:
+    """Wait until no other flow of this home works on the cluster; a dead one holds nothing."""
+    path = context.home.runtime / f"cluster-{context.config.name}.lock"
+    with path.open("a+") as file:
+        if not _take(file):
+            get_run_logger().info("cluster: waiting for another run on %s", context.config.name)
+            while not _take(file):
+                time.sleep(_POLL_S)
+        yield
+
+
+def _take(file: TextIO) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 @task(task_run_name="cluster", cache_policy=NO_CACHE)

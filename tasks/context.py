@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from configs.schema import PostTrainConfig
 from tasks.backends.wiring import Backends, make_backends
 from tasks.home import Home
-from tasks.run_dir import Run, create_run, open_run
+from tasks.run_dir import Run, check_unchanged, create_run, open_run
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,12 @@ def begin(config: PostTrainConfig, run_name: str = "") -> Context:
 
 
 def reopen(run_id: str) -> Context:
-    """An existing run, by its name."""
+    """An existing run, by its name.
+
+    Raises:
+        ValueError: there is none, or its base model or mazes are no longer what they were.
+    """
     home = Home.from_environment().create()
     run = open_run(home.runs, run_id)
+    check_unchanged(run)
     return Context(run, home, make_backends(run.config, home))

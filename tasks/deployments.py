@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -23,7 +24,8 @@ from prefect.client.schemas.objects import Log
 from prefect.client.schemas.sorting import LogSort
 from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 
-from configs.loader import ROOT
+from configs.digests import digest_of, digest_of_files
+from configs.loader import ROOT, profile_names
 from tasks.report import SUMMARY_KEY
 
 _DEPLOY_TIMEOUT_S = 180
@@ -35,12 +37,20 @@ _STAGE_LINE = re.compile(r"[a-z]+: ")
 """What stages log starts with their name; the rest is Prefect's own book-keeping."""
 
 
-def register() -> None:
-    """Make the server's deployments those of prefect.yaml.
+def register(services: Path) -> None:
+    """Make the server's deployments those of prefect.yaml, unless they are already.
+
+    Registering sets every schedule back to what the file says, so a schedule that an operator
+    has switched on keeps running only because nothing is registered twice.
 
     Raises:
         RuntimeError: Prefect refused, with its last words.
     """
+    registered = services / "deployments.digest"
+    digest = digest_of_files([ROOT / "prefect.yaml", *(ROOT / "flows").glob("*.py")], ROOT)
+    digest = digest_of([digest, profile_names()])
+    if registered.is_file() and registered.read_text() == digest:
+        return
     command = [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all"]
     done = subprocess.run(
         [*command, "--prefect-file", str(ROOT / "prefect.yaml")],
@@ -54,6 +64,7 @@ def register() -> None:
     if done.returncode:
         words = " ".join((done.stdout + done.stderr).split())[-600:]
         raise RuntimeError(f"the deployments were not registered: {words}")
+    registered.write_text(digest)
 
 
 def start(deployment: str, parameters: dict[str, Any]) -> tuple[UUID, str]:

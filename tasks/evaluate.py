@@ -124,7 +124,8 @@ def _run_job(
 def _inputs(run: Run, adapter_digest: str | None) -> str:
     file = run.file
     rendering = run.config.mazes.model_dump(mode="json", exclude={"test_set"})
-    settings = [run.config.evaluate, rendering, run.config.train.device]
+    model = run.config.model.max_model_len
+    settings = [run.config.evaluate, rendering, run.config.train.device, model]
     return digest_of(
         [file.image_digest, file.base_digest, adapter_digest, file.mazes_digest, settings]
     )

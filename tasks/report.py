@@ -1,7 +1,5 @@
 """What an operator finds on the flow run's page: the outcome, the 64 mazes, and links."""
 
-import os
-
 from prefect.artifacts import create_link_artifact, create_table_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.logging import get_run_logger
@@ -25,13 +23,12 @@ def report_run(
     tracked: str,
 ) -> None:
     """Make the artifacts of a finished run."""
-    link = f"{os.environ.get('MLFLOW_TRACKING_URI', '')}{tracked}"
-    create_link_artifact(link, "MLflow run", key="ariadne-mlflow", description="MLflow run")
+    create_link_artifact(tracked, "MLflow run", key="ariadne-mlflow", description="MLflow run")
     create_link_artifact(
         hosted.endpoint.url, "Endpoint", key="ariadne-endpoint", description="OpenAI API"
     )
     report_mazes(context, scores)
-    rows = summary_rows(context, trained, scores, hosted, model_version, link)
+    rows = summary_rows(context, trained, scores, hosted, model_version, tracked)
     create_table_artifact(
         [{"what": what, "value": value} for what, value in rows.items()],
         key=SUMMARY_KEY,

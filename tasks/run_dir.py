@@ -132,8 +132,9 @@ def create_run(runs: Path, config: PostTrainConfig, image_digest: str, run_name:
     base_digest = check_base_model(config.model.path)
     mazes = load_maze_set(config.mazes.test_set)
     check_turn_limit(config, mazes)
+    max_len = config.model.max_model_len
     identity = digest_of(
-        [image_digest, base_digest, mazes.digest, config.train, _rendering(config)]
+        [image_digest, base_digest, mazes.digest, config.train, _rendering(config), max_len]
     )
     run_id = run_name or f"{config.name}-{identity[:10]}"
     check_run_id(run_id)
@@ -204,6 +205,24 @@ def check_base_model(folder: Path) -> str:
         _check_safetensors(path)
     parts = [path for path in folder.rglob("*") if path.is_file() and path.suffix != ".md"]
     return digest_of_files(parts, folder)
+
+
+def check_unchanged(run: Run) -> None:
+    """Refuse a run whose base model or mazes were changed since: its records speak of others.
+
+    Raises:
+        ValueError: one line that names what changed.
+    """
+    config, file = run.config, run.file
+    for what, then, now in (
+        (config.model.path, file.base_digest, check_base_model(config.model.path)),
+        (config.mazes.test_set, file.mazes_digest, run.mazes().digest),
+    ):
+        if then != now:
+            raise ValueError(
+                f"{what} has changed since run {run.run_id} was made: put the old one back, or "
+                "start post-train, which makes a run of the new one"
+            )
 
 
 def check_turn_limit(config: PostTrainConfig, mazes: MazeSet) -> None:

@@ -5,6 +5,7 @@ They keep all they know in the home and look nothing up outside this machine.
 """
 
 import re
+import shutil
 import sys
 import time
 from collections.abc import Callable
@@ -111,6 +112,7 @@ def down(home: Home) -> None:
     processes.stop(WORKER)
     processes.shutdown()
     home.services_file.unlink(missing_ok=True)
+    shutil.rmtree(home.runtime / "ray", ignore_errors=True)  # logs and sockets of dead clusters
 
 
 def status(home: Home) -> list[ServiceState]:

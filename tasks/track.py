@@ -6,6 +6,8 @@ again is not history yet. A tracker that is away never stops training; the relay
 
 import statistics
 import time
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import Any
 
 from prefect import task
@@ -41,7 +43,8 @@ class Relay:
         file = self._context.run.metrics
         size = file.stat().st_size if file.is_file() else 0
         committed = self._context.run.committed_step()
-        if size == self._size and committed <= self._tracked:
+        is_last = committed >= self._context.config.train.steps
+        if size == self._size and committed <= self._tracked and not is_last:
             return
         self._size = size
         lines = self._context.run.steps()
@@ -49,7 +52,7 @@ class Relay:
             if line.step > self._shown:
                 self._log.info(self._describe(line, lines))
                 self._shown = line.step
-        self._show_progress(committed)
+        self._show_progress(committed, is_last=is_last)
         self._track([line for line in lines if self._tracked < line.step <= committed])
 
     def _describe(self, line: MetricsLine, lines: list[MetricsLine]) -> str:
@@ -62,8 +65,8 @@ class Relay:
             f"{seconds:.0f} s a step, about {left:.0f} min left"
         )
 
-    def _show_progress(self, committed: int) -> None:
-        if time.monotonic() - self._artifact_at < _ARTIFACT_EVERY_S:
+    def _show_progress(self, committed: int, *, is_last: bool) -> None:
+        if time.monotonic() - self._artifact_at < _ARTIFACT_EVERY_S and not is_last:
             return
         self._artifact_at = time.monotonic()
         percent = 100.0 * max(committed, self._shown) / self._context.config.train.steps
@@ -91,7 +94,7 @@ class Relay:
 
 @task(task_run_name="track", cache_policy=NO_CACHE, retries=3, retry_delay_seconds=2)
 def open_tracked_run(context: Context) -> str:
-    """Find or make the MLflow run of this run; returns its path in the MLflow UI."""
+    """Find or make the MLflow run of this run; returns its address."""
     file = context.run.file
     tags = {
         "ariadne.flow_run": flow_run.ui_url or "",
@@ -101,6 +104,18 @@ def open_tracked_run(context: Context) -> str:
     }
     parameters = dict(_flatten("", context.config.model_dump(mode="json")))
     return context.backends.tracker.open(file.run_id, parameters, tags)
+
+
+@contextmanager
+def tracked_run(context: Context) -> Generator[str]:
+    """An MLflow run that is running while the work is, and failed when it failed; its address."""
+    address = open_tracked_run(context)
+    get_run_logger().info("track: %s", address)
+    try:
+        yield address
+    except Exception:
+        context.backends.tracker.close(context.run.run_id, "FAILED")
+        raise
 
 
 @task(task_run_name="track results", cache_policy=NO_CACHE, retries=3, retry_delay_seconds=2)

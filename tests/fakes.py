@@ -12,7 +12,7 @@ from tasks.backends.protocols import Cluster, Endpoint, HostedModel, Image, JobS
 from tasks.backends.wiring import Backends
 
 IMAGE = Image(digest="1" * 64, python="/image/bin/python", app="/image/app")
-CLUSTER = Cluster(name="smoke", dashboard_url="http://ray", num_nodes=2, image_digest=IMAGE.digest)
+CLUSTER = Cluster(name="smoke", dashboard_url="http://ray", num_nodes=2)
 
 Program = Callable[[Path], Iterator[JobStatus]]
 """What a job does: from its job file to its states, one for each time somebody looks."""

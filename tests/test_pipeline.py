@@ -1,4 +1,4 @@
-"""The whole chain on real services: two training steps, a kill in the middle, an adapter served.
+"""The whole chain on real services: three training steps, a kill in the middle, an adapter served.
 
 One home for the whole file, brought up once; the tests look at what the run left behind.
 """
@@ -74,7 +74,7 @@ def chain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chain]:
             wait_until(
                 lambda: any(home.runs.glob(markers)) or running.poll() is not None, timeout_s=480
             )
-            killed = kill_training()
+            killed = kill_training(home)
             running.wait(timeout=600)
         assert running.returncode == 0, log.read_text()[-3000:]
         yield Chain(home, log.read_text(), killed)
@@ -82,10 +82,16 @@ def chain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chain]:
         Supervisord(home).shutdown()
 
 
-def kill_training() -> int:
+def ours(home: Home) -> Iterator[tuple[psutil.Process, list[str]]]:
+    """The processes of this home with their command lines."""
+    for process in psutil.process_iter(["cmdline", "environ"]):
+        if (process.info["environ"] or {}).get("ARIADNE_HOME") == str(home.root):
+            yield process, process.info["cmdline"] or []
+
+
+def kill_training(home: Home) -> int:
     """SIGKILL to the program of the training job; returns its pid."""
-    for process in psutil.process_iter(["cmdline"]):
-        words = process.info["cmdline"] or []
+    for process, words in ours(home):
         if "containers.trainer.train_main" in words and "python" in words[0]:
             process.send_signal(signal.SIGKILL)
             return process.pid
@@ -174,5 +180,4 @@ def test_the_same_run_again_trains_nothing_and_is_quick(chain: Chain) -> None:
 
 def test_nothing_of_the_killed_attempt_is_left(chain: Chain) -> None:
     assert not psutil.pid_exists(chain.killed_pid)
-    words = [process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"])]
-    assert not [each for each in words if "vllm_server_actor" in " ".join(each)]
+    assert not [words for _, words in ours(chain.home) if "vllm_server_actor" in " ".join(words)]

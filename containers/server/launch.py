@@ -70,7 +70,6 @@ def environment(plan: ServerPlan) -> dict[str, str]:
         "HF_HUB_OFFLINE": "1",
         "VLLM_NO_USAGE_STATS": "1",
         "DO_NOT_TRACK": "1",
-        "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
     }
     if not plan.asks_for_key:
         variables["VLLM_API_KEY"] = ""

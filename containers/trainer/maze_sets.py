@@ -10,10 +10,10 @@ from configs.mazes import MazeLayout, MazeSet
 from containers.trainer.wilson import layout_from_seed
 
 
-def make_maze_set(name: str, size: int, num_mazes: int, first_seed: int = 0) -> MazeSet:
-    """The first `num_mazes` different mazes of `size` by `size` cells from `first_seed` on."""
+def make_maze_set(name: str, size: int, num_mazes: int) -> MazeSet:
+    """The first `num_mazes` different mazes of `size` by `size` cells from seed 0 on."""
     different: dict[str, MazeLayout] = {}
-    seed = first_seed
+    seed = 0
     while len(different) < num_mazes:
         layout = layout_from_seed(seed, size, size)
         different.setdefault(layout.identity, layout)

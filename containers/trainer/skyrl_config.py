@@ -7,6 +7,7 @@ from skyrl.train.config import SkyRLTrainConfig
 
 from configs.jobs import TrainJob
 from containers.server.launch import BASE_NAME
+from containers.trainer.rows import ENVIRONMENT
 
 
 def translate(job: TrainJob, rows: Path, server_url: str | None, resume: Path | None) -> Any:
@@ -80,7 +81,7 @@ def _algorithm(job: TrainJob) -> dict[str, Any]:
 def _generator(job: TrainJob) -> dict[str, Any]:
     config, train = job.config, job.config.train
     return {
-        "environment.env_class": "ariadne-maze",
+        "environment.env_class": ENVIRONMENT,
         "environment.skyrl_gym.max_env_workers": 0,
         "generator.vision_language_generator": True,
         "generator.batched": False,

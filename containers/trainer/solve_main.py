@@ -40,7 +40,9 @@ def main() -> None:
     try:
         episode = player.play(layout, tell)
     except httpx.HTTPError as error:
-        sys.exit(f"the model server at {job.url} does not answer ({error}): run `make status`")
+        sys.exit(
+            f"the model server at {job.url} does not answer ({error}): `make run` serves it again"
+        )
     animate(episode, arguments.out)
     needed = len(layout.shortest_path() or []) + 1
     say(f"{episode.end} after {len(episode.turns)} turns ({needed} needed): {arguments.out}")

@@ -22,7 +22,7 @@ from transformers import (
 
 from containers.trainer.conversation import FEEDBACK, RULES
 
-PATCH_PX, MERGE = 16, 2
+PATCH_PX, MERGE, VOCABULARY = 16, 2, 512
 FRAME_MULTIPLE_PX = PATCH_PX * MERGE
 
 SPECIAL_TOKENS = (
@@ -54,7 +54,7 @@ CHAT_TEMPLATE = (
 """Qwen's turns: every message only appends, so a longer conversation starts with a shorter one."""
 
 
-def make_tokenizer(vocab_size: int = 512) -> PreTrainedTokenizerFast:
+def make_tokenizer() -> PreTrainedTokenizerFast:
     """A byte-level BPE trained on the conversation's own texts.
 
     Any text can be written (all 256 bytes are in the alphabet). Words are not split before
@@ -68,7 +68,7 @@ def make_tokenizer(vocab_size: int = 512) -> PreTrainedTokenizerFast:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size,
+        vocab_size=VOCABULARY,
         special_tokens=list(SPECIAL_TOKENS),
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,

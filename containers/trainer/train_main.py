@@ -5,9 +5,11 @@
 It may be killed at any moment and started again with the next attempt number.
 """
 
+import fcntl
 import os
 import sys
-from contextlib import nullcontext
+from collections.abc import Generator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,23 @@ def main() -> None:
     job = TrainJob.read(Path(sys.argv[1]))
     for folder in (job.checkpoints, job.adapters, job.scratch):
         folder.mkdir(parents=True, exist_ok=True)
+    with alone(job.checkpoints):
+        go_on(job)
+
+
+@contextmanager
+def alone(folder: Path) -> Generator[None]:
+    """Let one process at a time write this run: an attempt thought lost may still be alive."""
+    with (folder / ".writer").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            sys.exit("Error: another attempt still writes this run: end it, then start again")
+        yield
+
+
+def go_on(job: TrainJob) -> None:
+    """Train from the newest complete checkpoint, if anything is left to train."""
     resume = checkpoints.newest(job.checkpoints, job.config.train.num_processes)
     checkpoints.drop_newer(job.checkpoints, resume)
     adapters.drop_newer(job.adapters, checkpoints.step_of(resume) if resume else 0)

@@ -5,7 +5,6 @@ head of a real cluster it only runs the drivers.
 """
 
 import os
-import socket
 import time
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,11 @@ from typing import Any
 import httpx
 from pydantic import BaseModel
 
+from configs.digests import digest_of
 from configs.schema import ClusterConfig
 from tasks.backends.protocols import Cluster, Image, Processes, ProcessSpec
 from tasks.home import Home
+from tasks.ports import any_free
 
 HOST = "127.0.0.1"
 
@@ -23,7 +24,8 @@ HOST = "127.0.0.1"
 class _Ports(BaseModel):
     gcs: int
     dashboard: int
-    image_digest: str
+    made_of: str
+    """Digest of the configuration and the image that the cluster was started with."""
 
 
 class LocalRay:
@@ -35,7 +37,7 @@ class LocalRay:
 
     def find(self, name: str, config: ClusterConfig, image: Image) -> Cluster | None:
         ports = self._read_ports(name)
-        if ports is None or ports.image_digest != image.digest:
+        if ports is None or ports.made_of != _made_of(config, image):
             return None
         alive = _count_nodes(ports.dashboard)
         if alive != 1 + config.num_workers:
@@ -49,7 +51,7 @@ class LocalRay:
             RuntimeError: they did not come up in time; names the logs.
         """
         self.stop(name)
-        ports = _Ports(gcs=_free_port(), dashboard=_free_port(), image_digest=image.digest)
+        ports = _Ports(gcs=any_free(), dashboard=any_free(), made_of=_made_of(config, image))
         self._file(name).write_text(ports.model_dump_json())
         self._processes.ensure(self._head(name, config, image, ports))
         deadline = time.monotonic() + config.start_timeout_s
@@ -127,7 +129,6 @@ class LocalRay:
             name=name,
             dashboard_url=f"http://{HOST}:{ports.dashboard}",
             num_nodes=num_nodes,
-            image_digest=ports.image_digest,
         )
 
     def _file(self, name: str) -> Path:
@@ -158,7 +159,5 @@ def _address(number: int) -> str:
     return f"127.0.0.{2 + number}"
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return probe.getsockname()[1]
+def _made_of(config: ClusterConfig, image: Image) -> str:
+    return digest_of([config, image])

@@ -31,7 +31,8 @@ class MlflowTracker:
         labels = [RunTag(key, value) for key, value in tags.items()]
         self._client.log_batch(run.info.run_id, params=new, tags=labels)
         self._client.update_run(run.info.run_id, status="RUNNING")
-        return f"/#/experiments/{run.info.experiment_id}/runs/{run.info.run_id}"
+        place = f"experiments/{run.info.experiment_id}/runs/{run.info.run_id}"
+        return f"{self._client.tracking_uri}/#/{place}"
 
     def log(self, run_id: str, points: Sequence[Point]) -> None:
         """The time of a point is its own, so the same point meets its own key and is dropped."""

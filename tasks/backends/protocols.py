@@ -94,7 +94,6 @@ class Cluster(Fact):
     dashboard_url: str
     """Where jobs are submitted."""
     num_nodes: int
-    image_digest: str
 
 
 class ClusterBackend(Protocol):

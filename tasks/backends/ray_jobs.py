@@ -4,7 +4,13 @@ import shlex
 from collections.abc import Sequence
 
 import httpx
-from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixed
+from tenacity import (
+    retry,
+    retry_if_exception_type,
+    stop_after_attempt,
+    stop_after_delay,
+    wait_fixed,
+)
 
 from tasks.backends.protocols import JobStatus
 
@@ -42,7 +48,7 @@ class RayJobs:
         self._submit(submission_id, request)
 
     @retry(
-        retry=retry_if_exception_type(_NotTaken),
+        retry=retry_if_exception_type((_NotTaken, httpx.HTTPError)),
         wait=wait_fixed(1),
         stop=stop_after_delay(_SUBMIT_TIMEOUT_S),
         reraise=True,
@@ -58,7 +64,7 @@ class RayJobs:
 
     def status(self, submission_id: str) -> JobStatus:
         try:
-            answer = httpx.get(f"{self._url}/{submission_id}", timeout=_TIMEOUT_S)
+            answer = _ask(f"{self._url}/{submission_id}")
         except httpx.HTTPError:
             return "unknown"
         return _STATUS.get(answer.json()["status"], "unknown") if answer.is_success else "unknown"
@@ -75,3 +81,14 @@ class RayJobs:
         except httpx.HTTPError:
             return ""
         return answer.json()["logs"] if answer.is_success else ""
+
+
+@retry(
+    retry=retry_if_exception_type(httpx.HTTPError),
+    wait=wait_fixed(2),
+    stop=stop_after_attempt(3),
+    reraise=True,
+)
+def _ask(url: str) -> httpx.Response:
+    """A question whose wrong answer would cost a second trainer, so it is asked three times."""
+    return httpx.get(url, timeout=_TIMEOUT_S)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import httpx
 
+from configs.digests import digest_of
 from tasks import ports
 from tasks.backends.protocols import Endpoint, HostedModel, Processes, ProcessSpec
 from tasks.home import Home, write_private
@@ -27,8 +28,10 @@ class VllmServer:
 
     def find(self, model: HostedModel) -> Endpoint | None:
         model = self._with_port(model)
-        served = _served_adapters(model)
-        if served.get(model.adapter_name) != str(model.adapter):
+        spec = digest_of(self._spec(model))
+        if not self._started.is_file() or self._started.read_text() != spec:
+            return None
+        if _served_adapters(model).get(model.adapter_name) != str(model.adapter):
             return None
         return Endpoint(
             url=_url(model),
@@ -47,7 +50,9 @@ class VllmServer:
             raise RuntimeError(
                 f"port {model.port} is taken by another program: stop it or set host.port"
             )
-        self._processes.ensure(self._spec(model))
+        spec = self._spec(model)
+        self._processes.ensure(spec)
+        write_private(self._started, digest_of(spec))
         deadline = time.monotonic() + model.timeout_s
         while (endpoint := self.find(model)) is None:
             state = self._processes.state(NAME)
@@ -67,6 +72,11 @@ class VllmServer:
         return model.model_copy(update={"port": port})
 
     @property
+    def _started(self) -> Path:
+        """Digest of what the server was last started with."""
+        return self._home.hosting / "model-server.digest"
+
+    @property
     def _log(self) -> Path:
         return self._home.logs / f"{NAME}.log"
 
@@ -81,7 +91,12 @@ class VllmServer:
                 *("--max-model-len", str(model.max_model_len)),
                 *("--max-images", str(model.max_images), "--lora-rank", str(model.lora_rank)),
             ),
-            environment={"ARIADNE_HOME": str(self._home.root), "PYTHONPATH": model.image.app},
+            environment={
+                "ARIADNE_HOME": str(self._home.root),
+                "PYTHONPATH": model.image.app,
+                # Makes a folder with other contents another server, to be started anew.
+                "ARIADNE_SERVES": f"{model.base_digest}-{model.adapter_digest}",
+            },
             directory=Path(model.image.app),
             log=self._log,
             restart=True,
