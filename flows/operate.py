@@ -35,7 +35,7 @@ def setup(say: Say) -> None:
     builder = EnvironmentBuilder(cache_folder())
     digest = builder.digest()
     if builder.find(digest) is None:
-        say("installing the trainer environment (about 7 GB, a minute or more)")
+        say(f"making image {digest[:12]} (the first time this installs about 7 GB)")
         builder.build(digest, force=False)
     say(f"image {digest[:12]} is ready")
 
