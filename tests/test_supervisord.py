@@ -210,12 +210,19 @@ def test_a_killed_server_starts_again_though_its_child_held_the_port(
     assert "Address already in use" not in log.read_text()
 
 
+def only_supervisor(home: Home) -> psutil.Process:
+    """The one supervisord; a child that it has just forked looks like it for a moment."""
+    wait_until(lambda: len(leftovers.supervisors(str(home.root))) == 1)
+    (daemon,) = leftovers.supervisors(str(home.root))
+    return daemon
+
+
 def test_a_killed_supervisord_is_recovered_with_what_it_kept(home: Home, spec_of: SpecOf) -> None:
     supervisord = Supervisord(home)
     kept = supervisord.ensure(spec_of(SLEEP))
     once = spec_of(SLEEP, restart=False).model_copy(update={"name": "once"})
     left = supervisord.ensure(once)
-    (daemon,) = leftovers.supervisors(str(home.root))
+    daemon = only_supervisor(home)
     daemon.kill()
     daemon.wait(10)
     assert supervisord.states() == []
@@ -237,7 +244,7 @@ def test_a_flow_run_that_revives_supervisord_is_not_ended_by_it(
     spec = spec_of(REPAIRER, str(home.root), str(done), restart=False, PYTHONPATH=str(ROOT))
     repairer = supervisord.ensure(spec)
     wait_until(lambda: "ready" in spec.log.read_text())
-    (daemon,) = leftovers.supervisors(str(home.root))
+    daemon = only_supervisor(home)
     daemon.kill()
     wait_until(done.exists)
     assert not gone(repairer.pid)
