@@ -1,10 +1,8 @@
 """Stage cluster: the Ray cluster that train and evaluate submit their jobs to."""
 
-import fcntl
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import TextIO
 
 from prefect import task
 from prefect.cache_policies import NO_CACHE
@@ -14,6 +12,7 @@ from configs.digests import digest_of
 from tasks import records
 from tasks.backends.protocols import Cluster, Image
 from tasks.context import Context
+from tasks.home import take_lock
 from tasks.records import ClusterRecord
 
 _POLL_S = 2.0
@@ -40,19 +39,11 @@ def _alone(context: Context) -> Generator[None]:
     """Wait until no other flow of this home works on the cluster; a dead one holds nothing."""
     path = context.home.runtime / f"cluster-{context.config.name}.lock"
     with path.open("a+") as file:
-        if not _take(file):
+        if not take_lock(file):
             get_run_logger().info("cluster: waiting for another run on %s", context.config.name)
-            while not _take(file):
+            while not take_lock(file):
                 time.sleep(_POLL_S)
         yield
-
-
-def _take(file: TextIO) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 @task(task_run_name="cluster", cache_policy=NO_CACHE)

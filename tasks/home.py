@@ -106,7 +106,7 @@ class Home:
         self.create()
         deadline = time.monotonic() + _LOCK_TIMEOUT_S
         with (self.runtime / f"{name}.lock").open("w") as file:
-            while not _take(file):
+            while not take_lock(file):
                 if time.monotonic() > deadline:
                     raise RuntimeError(
                         f"{file.name} was held for {_LOCK_TIMEOUT_S} s by another command on "
@@ -136,7 +136,8 @@ def write_private(path: Path, text: str) -> None:
             raise
 
 
-def _take(file: IO[str]) -> bool:
+def take_lock(file: IO[str]) -> bool:
+    """Take the file's lock if nobody has it; it is given back when the file is closed."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

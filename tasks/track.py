@@ -16,7 +16,7 @@ from prefect.cache_policies import NO_CACHE
 from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
 
-from configs.jobs import AdapterManifest, MetricsLine
+from configs.jobs import MetricsLine
 from tasks.backends.protocols import Point
 from tasks.context import Context
 from tasks.records import EvaluateRecord
@@ -36,6 +36,7 @@ class Relay:
         self._tracked = 0
         self._artifact: Any = None
         self._artifact_at = 0.0
+        self._percent = -1.0
         self._size = -1
 
     def poll(self) -> None:
@@ -43,16 +44,17 @@ class Relay:
         file = self._context.run.metrics
         size = file.stat().st_size if file.is_file() else 0
         committed = self._context.run.committed_step()
-        is_last = committed >= self._context.config.train.steps
-        if size == self._size and committed <= self._tracked and not is_last:
-            return
-        self._size = size
+        if size != self._size or committed > self._tracked:
+            self._size = size
+            self._pass_on(committed)
+        self._show_progress(committed)
+
+    def _pass_on(self, committed: int) -> None:
         lines = self._context.run.steps()
         for line in lines:
             if line.step > self._shown:
                 self._log.info(self._describe(line, lines))
                 self._shown = line.step
-        self._show_progress(committed, is_last=is_last)
         self._track([line for line in lines if self._tracked < line.step <= committed])
 
     def _describe(self, line: MetricsLine, lines: list[MetricsLine]) -> str:
@@ -65,16 +67,19 @@ class Relay:
             f"{seconds:.0f} s a step, about {left:.0f} min left"
         )
 
-    def _show_progress(self, committed: int, *, is_last: bool) -> None:
-        if time.monotonic() - self._artifact_at < _ARTIFACT_EVERY_S and not is_last:
+    def _show_progress(self, committed: int) -> None:
+        """Move the bar when it has moved: at most every few seconds, but to its end at once."""
+        percent = 100.0 * max(committed, self._shown) / self._context.config.train.steps
+        is_early = time.monotonic() - self._artifact_at < _ARTIFACT_EVERY_S
+        if percent == self._percent or (is_early and percent < 100):
             return
         self._artifact_at = time.monotonic()
-        percent = 100.0 * max(committed, self._shown) / self._context.config.train.steps
         try:
             if self._artifact is None:
                 self._artifact = create_progress_artifact(percent, description="Training steps")
             else:
                 update_progress_artifact(self._artifact, percent)
+            self._percent = percent
         except Exception as error:  # the operator's view must not end the training
             self._log.warning("progress is not shown for now: %s", error)
 
@@ -133,8 +138,8 @@ def track_results(context: Context, scores: EvaluateRecord) -> str:
     tracker.log(run.run_id, [end])
     for name in ("episodes.jsonl", "summary.json"):
         tracker.log_file(run.run_id, scores.results / name, "evaluation")
-    manifest = AdapterManifest.model_validate_json((scores.adapter / "manifest.json").read_text())
-    tags = {"run_id": run.run_id, "step": str(scores.step), "base_digest": manifest.base_digest}
+    base_digest = run.file.base_digest
+    tags = {"run_id": run.run_id, "step": str(scores.step), "base_digest": base_digest}
     version = tracker.register(run.run_id, MODEL_NAME, scores.adapter_digest, scores.adapter, tags)
     tracker.close(run.run_id, "FINISHED")
     return version

@@ -8,7 +8,6 @@ from prefect.cache_policies import NO_CACHE
 from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
 
-from configs.jobs import AdapterManifest
 from tasks import attempts, records
 from tasks.adapters import read_intact
 from tasks.attempts import Attempt
@@ -111,7 +110,8 @@ def _give_up_without_progress(run: Run, reason: str) -> None:
 def _record(run: Run, seconds: float) -> TrainRecord:
     step = run.config.train.steps
     adapter = run.adapter(step)
-    manifest = AdapterManifest.model_validate_json((adapter / "manifest.json").read_text())
+    manifest = read_intact(adapter)
+    assert manifest is not None  # the training loop ends with an intact adapter only
     return TrainRecord(
         inputs=run.file.identity,
         step=step,
