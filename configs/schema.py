@@ -70,6 +70,8 @@ class TrainConfig(Section):
     micro_batch_episodes: int = Field(ge=1, le=4096)
     """Episodes in one forward and backward pass of one training process."""
     learning_rate: float = Field(gt=0, le=1)
+    learning_rate_schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """From learning_rate in the first step: stay, or fall to 0 by the end of the last one."""
     temperature: float = Field(1.0, gt=0, le=5)
     max_action_tokens: int = Field(ge=1, le=8192)
     """Tokens of one answer."""

@@ -39,6 +39,7 @@ def _trainer(job: TrainJob, resume: Path | None) -> dict[str, Any]:
         "trainer.policy.model.lora.lora_sync_path": str(job.scratch / "adapter-to-server"),
         "trainer.policy.optimizer_config.lr": train.learning_rate,
         "trainer.policy.optimizer_config.num_warmup_steps": 0,
+        "trainer.policy.optimizer_config.scheduler": train.learning_rate_schedule,
         "trainer.seed": train.seed,
         "trainer.epochs": 1,
         "trainer.max_training_steps": train.steps,
