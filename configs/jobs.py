@@ -38,6 +38,8 @@ class TrainJob(Job):
     """step_N folders with a PEFT adapter and manifest.json."""
     metrics: Path
     """metrics.jsonl."""
+    attempts: Path
+    """N.json for each attempt taken: a higher number than this job's own ends it."""
     scratch: Path
     """Files worth nothing after the attempt: logs, rows, the adapter on its way to the server."""
 

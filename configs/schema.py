@@ -95,6 +95,8 @@ class TrainConfig(Section):
     keep_checkpoints: int = Field(2, ge=1, le=1000)
     max_attempts: int = Field(3, ge=1, le=100)
     """Attempts in a row without a new checkpoint after which training gives up."""
+    first_step_timeout_s: int = Field(1800, ge=30, le=86_400)
+    """From the start of an attempt to its first step; later steps are judged by those before."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:

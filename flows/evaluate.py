@@ -32,7 +32,7 @@ def evaluate(run_id: RunId, step: Step) -> int:
     scores = find_evaluation(context.run, adapter)
     if scores is None:
         image = build_image(context)
-        with ray_cluster(context, image) as cluster:
-            scores = evaluate_adapter(context, cluster, image, adapter)
+        with ray_cluster(context, image):
+            scores = evaluate_adapter(context, image, adapter)
     report_mazes(context, scores)
     return scores.num_solved

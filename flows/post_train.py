@@ -73,9 +73,9 @@ def post_train(
         scores = find_evaluation(context.run, trained.adapter) if trained else None
         if trained is None or scores is None:
             check_plan(context, image)
-            with ray_cluster(context, image) as cluster:
-                trained = trained or train(context, cluster, image)
-                scores = evaluate(context, cluster, image, trained.adapter)
+            with ray_cluster(context, image):
+                trained = trained or train(context, image)
+                scores = evaluate(context, image, trained.adapter)
         hosted = host_adapter(context, image, scores)
         version = track_results(context, scores)
         report_run(context, trained, scores, hosted, version, tracked)

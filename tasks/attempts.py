@@ -22,6 +22,8 @@ class Attempt(BaseModel):
     """Of the checkpoint it was to go on from."""
     ended: datetime | None = None
     end_step: int | None = None
+    cause: str | None = None
+    """Class of its failure; None where it trained to the end."""
     reason: str | None = None
 
     @property
@@ -52,20 +54,21 @@ def take_next(folder: Path, run_id: str, flow_run: str, start_step: int) -> Atte
             return attempt
 
 
-def end(folder: Path, attempt: Attempt, end_step: int, reason: str) -> Attempt:
+def end(
+    folder: Path, attempt: Attempt, end_step: int, reason: str, cause: str | None = None
+) -> Attempt:
     """Write down how an attempt ended."""
-    ended = attempt.model_copy(
-        update={"ended": datetime.now(UTC), "end_step": end_step, "reason": reason}
-    )
+    outcome = {"end_step": end_step, "reason": reason, "cause": cause}
+    ended = attempt.model_copy(update={"ended": datetime.now(UTC), **outcome})
     write_whole(folder / f"{attempt.number}.json", ended.model_dump_json(indent=1) + "\n")
     return ended
 
 
-def fruitless(attempts: list[Attempt]) -> int:
-    """How many ended attempts in a row, up to the last, brought no new checkpoint."""
-    count = 0
+def fruitless(attempts: list[Attempt]) -> list[Attempt]:
+    """The ended attempts in a row, up to the last, that brought no new checkpoint."""
+    row: list[Attempt] = []
     for attempt in reversed([a for a in attempts if a.ended]):
         if attempt.progressed:
             break
-        count += 1
-    return count
+        row.append(attempt)
+    return row

@@ -56,15 +56,21 @@ def check_disk(run: Run) -> None:
         )
 
 
-def train_job(run: Run, attempt: int) -> TrainJob:
-    """The job description of an attempt."""
+def train_job(run: Run, attempt: int, micro_batch_episodes: int | None = None) -> TrainJob:
+    """The job description of an attempt; a smaller micro batch than the run's needs less memory
+    for the same result."""
+    config = run.config
+    if micro_batch_episodes:
+        settings = config.train.model_copy(update={"micro_batch_episodes": micro_batch_episodes})
+        config = config.model_copy(update={"train": settings})
     return TrainJob(
         run_id=run.run_id,
         attempt=attempt,
-        config=run.config,
+        config=config,
         base_digest=run.file.base_digest,
         checkpoints=run.checkpoints,
         adapters=run.adapters,
         metrics=run.metrics,
+        attempts=run.attempts,
         scratch=run.scratch(f"attempt-{attempt}"),
     )

@@ -19,15 +19,16 @@ _POLL_S = 2.0
 
 
 @contextmanager
-def ray_cluster(context: Context, image: Image) -> Generator[Cluster]:
+def ray_cluster(context: Context, image: Image) -> Generator[None]:
     """The profile's cluster, for one flow at a time, released when its work is done or failed.
 
-    A flow that is cancelled or killed leaves it and the job in it: whoever comes next adopts both.
+    Stages adopt it, and start another when it is lost. A flow that is killed leaves it
+    and the job in it: whoever comes next adopts both.
     """
     with _alone(context):
-        cluster = start_cluster(context, image)
         try:
-            yield cluster
+            start_cluster(context, image)
+            yield
         except Exception:
             release_cluster(context)
             raise
@@ -48,6 +49,11 @@ def _alone(context: Context) -> Generator[None]:
 
 @task(task_run_name="cluster", cache_policy=NO_CACHE)
 def start_cluster(context: Context, image: Image) -> Cluster:
+    """Have a cluster before anything asks for it."""
+    return ensure_cluster(context, image)
+
+
+def ensure_cluster(context: Context, image: Image) -> Cluster:
     """Adopt the profile's cluster where it is alive and of this image, or start it."""
     log = get_run_logger()
     config = context.config
@@ -55,10 +61,16 @@ def start_cluster(context: Context, image: Image) -> Cluster:
     if cluster is None:
         log.info("cluster: starting %s with %d workers", config.name, config.cluster.num_workers)
         cluster = context.backends.clusters.start(config.name, config.cluster, image)
-    log.info("cluster: %s has %d nodes", cluster.name, cluster.num_nodes)
+        log.info("cluster: %s has %d nodes", cluster.name, cluster.num_nodes)
     inputs = digest_of([config.cluster, image])
     records.save(ClusterRecord(inputs=inputs, cluster=cluster), context.run.records)
     return cluster
+
+
+def give_up_cluster(context: Context) -> None:
+    """End a cluster that cannot be trusted any more, with all that runs in it."""
+    get_run_logger().warning("cluster: %s is given up", context.config.name)
+    context.backends.clusters.stop(context.config.name)
 
 
 @task(task_run_name="release cluster", cache_policy=NO_CACHE)

@@ -10,9 +10,11 @@ from configs.digests import digest_of
 from configs.jobs import AdapterManifest, EvaluateJob, EvaluationSummary
 from tasks import records
 from tasks.adapters import read_intact
-from tasks.backends.protocols import Cluster, Image
+from tasks.backends.protocols import Image
+from tasks.cluster import ensure_cluster
 from tasks.context import Context
-from tasks.jobs import follow, job_environment, program, telling_line
+from tasks.failures import telling_line
+from tasks.jobs import follow, job_environment, program
 from tasks.records import EvaluateRecord
 from tasks.run_dir import Run
 
@@ -43,7 +45,7 @@ def require_evaluation(run: Run, adapter: Path) -> EvaluateRecord:
 
 
 @task(task_run_name="evaluate", cache_policy=NO_CACHE)
-def evaluate(context: Context, cluster: Cluster, image: Image, adapter: Path) -> EvaluateRecord:
+def evaluate(context: Context, image: Image, adapter: Path) -> EvaluateRecord:
     """Play the fixed mazes with the base and with `adapter`; what was played before is read.
 
     Raises:
@@ -56,8 +58,8 @@ def evaluate(context: Context, cluster: Cluster, image: Image, adapter: Path) ->
             f"adapter {adapter} was trained on another base ({manifest.base_digest[:12]}) than "
             f"{run.config.model.path} ({run.file.base_digest[:12]})"
         )
-    base_results = _play(context, cluster, image, None, None)
-    results = _play(context, cluster, image, adapter, manifest.digest)
+    base_results = _play(context, image, None, None)
+    results = _play(context, image, adapter, manifest.digest)
     base, solved = _summary(run, base_results), _summary(run, results)
     assert base is not None and solved is not None
     inputs = _inputs(run, manifest.digest)
@@ -78,9 +80,7 @@ def evaluate(context: Context, cluster: Cluster, image: Image, adapter: Path) ->
     return record
 
 
-def _play(
-    context: Context, cluster: Cluster, image: Image, adapter: Path | None, digest: str | None
-) -> Path:
+def _play(context: Context, image: Image, adapter: Path | None, digest: str | None) -> Path:
     """The folder with one model's results on all mazes."""
     log, run = get_run_logger(), context.run
     who = "the base" if adapter is None else f"adapter {digest[:12] if digest else ''}"
@@ -96,7 +96,7 @@ def _play(
             output=output,
             scratch=run.scratch(submission_id),
         )
-        _run_job(context, cluster, image, submission_id, job)
+        _run_job(context, image, submission_id, job)
         summary = _summary(run, output)
     if summary is None:
         raise RuntimeError(f"the evaluation left no complete results in {output}")
@@ -104,10 +104,8 @@ def _play(
     return output
 
 
-def _run_job(
-    context: Context, cluster: Cluster, image: Image, submission_id: str, job: EvaluateJob
-) -> None:
-    jobs = context.backends.jobs(cluster)
+def _run_job(context: Context, image: Image, submission_id: str, job: EvaluateJob) -> None:
+    jobs = context.backends.jobs(ensure_cluster(context, image))
     file = job.write(job.scratch / "job.json")
     # Whoever comes here lacks results, so also a job that succeeded has to be done again.
     if jobs.status(submission_id) in ("succeeded", "failed", "stopped"):

@@ -23,7 +23,7 @@ def job_environment(image: Image) -> dict[str, str]:
 def follow(jobs: Jobs, submission_id: str, on_poll: Callable[[], None]) -> JobStatus:
     """Wait for the job's end, calling `on_poll` about every second.
 
-    The job goes on when the caller dies: whoever comes next adopts it.
+    The job goes on when the caller dies or `on_poll` raises: whoever comes next adopts it.
     """
     last_seen = time.monotonic()
     while True:
@@ -36,10 +36,3 @@ def follow(jobs: Jobs, submission_id: str, on_poll: Callable[[], None]) -> JobSt
         elif time.monotonic() - last_seen > _LOST_AFTER_S:
             return "unknown"
         time.sleep(_POLL_S)
-
-
-def telling_line(log: str) -> str:
-    """The line of a job's log that says most about its end."""
-    lines = [line.strip() for line in log.split("\n") if line.strip()]
-    errors = [line for line in lines if "Error" in line or "refuses" in line]
-    return (errors or lines or ["it printed nothing"])[-1][:400]

@@ -11,15 +11,16 @@ from prefect.runtime import flow_run
 from tasks import attempts, records
 from tasks.adapters import read_intact
 from tasks.attempts import Attempt
-from tasks.backends.protocols import Cluster, Image, Jobs
+from tasks.backends.protocols import Image, Jobs
 from tasks.check import train_job
+from tasks.cluster import ensure_cluster, give_up_cluster
 from tasks.context import Context
-from tasks.jobs import follow, job_environment, program, telling_line
+from tasks.failures import LOST_CLUSTER, STALLED, Failure, classify, telling_line
+from tasks.jobs import follow, job_environment, program
 from tasks.records import TrainRecord
 from tasks.run_dir import Run
 from tasks.track import Relay
-
-_SHORT = "ended short of the last step"
+from tasks.watchdog import Stalled, Watchdog
 
 
 def find_training(run: Run) -> TrainRecord | None:
@@ -30,30 +31,25 @@ def find_training(run: Run) -> TrainRecord | None:
 
 
 @task(task_run_name="train", cache_policy=NO_CACHE)
-def train(context: Context, cluster: Cluster, image: Image) -> TrainRecord:
+def train(context: Context, image: Image) -> TrainRecord:
     """Train to the last step, going on from what earlier attempts have left.
 
     Raises:
-        RuntimeError: too many attempts in a row without a new checkpoint; says how the last
-            one ended and where its log is.
+        RuntimeError: the failure is not one to retry, or it was retried often enough; says what
+            it was, the next move, and where training goes on.
     """
-    log = get_run_logger()
-    run, jobs, began = context.run, context.backends.jobs(cluster), time.monotonic()
-    relay = Relay(context)
-    while (attempt := _open_attempt(run, jobs)) or not _is_trained(run):
+    run, began, relay = context.run, time.monotonic(), Relay(context)
+    while True:
+        jobs = context.backends.jobs(ensure_cluster(context, image))
+        attempt = _open_attempt(run, jobs)
+        if attempt is None and _is_trained(run):
+            break
         attempt = attempt or _start_attempt(run, jobs, image)
-        log.info("train: attempt %d from step %d", attempt.number, attempt.start_step)
-        status = follow(jobs, attempt.submission_id, relay.poll)
-        text = jobs.logs(attempt.submission_id)
-        (run.scratch(f"attempt-{attempt.number}") / "job.log").write_text(text)
-        done = _is_trained(run)
-        ending = _SHORT if status == "succeeded" and not done else status
-        reason = ending if ending == "succeeded" else f"{ending}: {telling_line(text)}"
-        attempts.end(run.attempts, attempt, run.committed_step(), reason)
-        if ending != "succeeded":
-            log.warning("train: attempt %d %s", attempt.number, reason)
-        if not done:
-            _give_up_without_progress(run, reason)
+        failure, reason = _attend(context, jobs, attempt, relay)
+        cause = failure.cause if failure else None
+        attempts.end(run.attempts, attempt, run.committed_step(), reason, cause)
+        if failure:
+            _answer(context, failure, reason)
     relay.poll()
     record = _record(run, time.monotonic() - began)
     records.save(record, run.records)
@@ -69,19 +65,75 @@ def _open_attempt(run: Run, jobs: Jobs) -> Attempt | None:
     if status in ("pending", "running") or (known[-1].ended is None and status != "unknown"):
         return known[-1]
     if known[-1].ended is None:
-        attempts.end(run.attempts, known[-1], run.committed_step(), "lost: its flow or node died")
+        reason = f"{LOST_CLUSTER.cause}: its flow or node died"
+        attempts.end(run.attempts, known[-1], run.committed_step(), reason, LOST_CLUSTER.cause)
     return None
 
 
 def _start_attempt(run: Run, jobs: Jobs, image: Image) -> Attempt:
     _clear_damaged_adapter(run)
+    halved = sum(known.cause == "out of memory" for known in attempts.all_attempts(run.attempts))
     name = flow_run.name or "unknown"
     attempt = attempts.take_next(run.attempts, run.run_id, name, run.committed_step())
-    job = train_job(run, attempt.number)
+    job = train_job(run, attempt.number, run.config.train.micro_batch_episodes >> halved or 1)
     file = job.write(run.scratch(f"attempt-{attempt.number}") / "job.json")
     command = program(image, "containers.trainer.train_main", file)
     jobs.submit_or_adopt(attempt.submission_id, command, job_environment(image))
+    get_run_logger().info("train: attempt %d from step %d", attempt.number, attempt.start_step)
     return attempt
+
+
+def _attend(
+    context: Context, jobs: Jobs, attempt: Attempt, relay: Relay
+) -> tuple[Failure | None, str]:
+    """Follow an attempt to its end: the class of its failure, if it is one, and a sentence."""
+    run = context.run
+    watchdog = Watchdog(run)
+
+    def look() -> None:
+        relay.poll()
+        watchdog.check()
+
+    scratch = run.scratch(f"attempt-{attempt.number}")
+    try:
+        status = follow(jobs, attempt.submission_id, look)
+    except Stalled as stall:
+        (scratch / "diagnosis.txt").write_text(context.backends.clusters.diagnose(run.config.name))
+        (scratch / "job.log").write_text(jobs.logs(attempt.submission_id))
+        return STALLED, f"{STALLED.cause}: {stall}; see {scratch / 'diagnosis.txt'}"
+    text = jobs.logs(attempt.submission_id)
+    (scratch / "job.log").write_text(text)
+    if _is_trained(run):
+        return None, "succeeded" if status == "succeeded" else f"trained; then its job {status}"
+    failure = classify(status, text, has_moved=watchdog.has_moved)
+    return failure, f"{failure.cause}: {telling_line(text)}"
+
+
+def _answer(context: Context, failure: Failure, reason: str) -> None:
+    """Make ready for the next attempt, or give up.
+
+    Raises:
+        RuntimeError: no further attempt; one line.
+    """
+    run, log = context.run, get_run_logger()
+    fruitless = attempts.fruitless(attempts.all_attempts(run.attempts))
+    alike = sum(attempt.cause == failure.cause for attempt in fruitless)
+    if failure.action == "stop" or alike >= failure.budget:
+        _give_up(run, failure, reason, alike)
+    if len(fruitless) >= run.config.train.max_attempts:
+        _give_up(run, failure, reason, len(fruitless))
+    log.warning("train: %s; next: %s", reason, failure.action)
+    if failure.action == "new cluster":
+        give_up_cluster(context)
+    time.sleep(failure.wait_s)
+
+
+def _give_up(run: Run, failure: Failure, reason: str, num_attempts: int) -> None:
+    what = "" if num_attempts < 2 else f"{num_attempts} attempts in a row brought no checkpoint: "
+    raise RuntimeError(
+        f"{what}{reason}. Next: {failure.advice} ({run.folder / 'scratch'}), then start the same "
+        f"flow again: it goes on from step {run.committed_step()}"
+    )
 
 
 def _is_trained(run: Run) -> bool:
@@ -95,16 +147,6 @@ def _clear_damaged_adapter(run: Run) -> None:
     folder = run.adapter_folder(run.config.train.steps)
     if folder.exists() and read_intact(folder) is None:
         shutil.rmtree(folder)
-
-
-def _give_up_without_progress(run: Run, reason: str) -> None:
-    limit = run.config.train.max_attempts
-    if attempts.fruitless(attempts.all_attempts(run.attempts)) >= limit:
-        raise RuntimeError(
-            f"{limit} attempts in a row brought no new checkpoint; the last one {reason}. "
-            f"Read {run.folder / 'scratch'}, mend the cause and start the same flow again: "
-            f"it goes on from step {run.committed_step()}"
-        )
 
 
 def _record(run: Run, seconds: float) -> TrainRecord:

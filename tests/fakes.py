@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from configs.schema import ClusterConfig
 from tasks.backends.protocols import Cluster, Endpoint, HostedModel, Image, JobStatus, Point
 from tasks.backends.wiring import Backends
 
@@ -24,7 +25,7 @@ class FakeJobs:
 
     programs: list[Program] = field(default_factory=list)
     submitted: list[str] = field(default_factory=list)
-    output: str = "Traceback\nValueError: the loss is not finite\n"
+    output: str = "Traceback\nValueError: the maze has no door\n"
     _running: dict[str, Iterator[JobStatus]] = field(default_factory=dict)
     _status: dict[str, JobStatus] = field(default_factory=dict)
 
@@ -56,8 +57,37 @@ class FakeJobs:
         assert self._status[submission_id] in ("succeeded", "failed", "stopped")
         del self._status[submission_id], self._running[submission_id]
 
+    def forget(self) -> None:
+        """A new cluster knows no job of the one before."""
+        self._status.clear()
+        self._running.clear()
+
     def logs(self, submission_id: str) -> str:
         return self.output if submission_id in self._status else ""
+
+
+@dataclass
+class FakeClusters:
+    """Implements `ClusterBackend`: one cluster, whose jobs are gone when it is stopped."""
+
+    jobs: FakeJobs
+    started: int = 0
+    _alive: bool = False
+
+    def find(self, name: str, config: ClusterConfig, image: Image) -> Cluster | None:
+        return CLUSTER if self._alive else None
+
+    def start(self, name: str, config: ClusterConfig, image: Image) -> Cluster:
+        self.started += 1
+        self._alive = True
+        return CLUSTER
+
+    def stop(self, name: str) -> None:
+        self._alive = False
+        self.jobs.forget()
+
+    def diagnose(self, name: str) -> str:
+        return "MainThread: waits for a lock\n"
 
 
 @dataclass
@@ -135,7 +165,7 @@ class FakeModels:
 
 @dataclass(frozen=True)
 class FakeBackends(Backends):
-    """All of the above, and no image builder or cluster: stages get these handed in."""
+    """All of the above, and no image builder: stages get the image handed in."""
 
     fake_jobs: FakeJobs
 

@@ -26,7 +26,15 @@ from tasks.check import train_job
 from tasks.context import Context
 from tasks.home import Home
 from tasks.run_dir import create_run
-from tests.fakes import IMAGE, FakeBackends, FakeJobs, FakeModels, FakeTracker, Program
+from tests.fakes import (
+    IMAGE,
+    FakeBackends,
+    FakeClusters,
+    FakeJobs,
+    FakeModels,
+    FakeTracker,
+    Program,
+)
 
 
 def without_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,7 +70,9 @@ def make_context(folder: Path, **overrides: Any) -> Context:
     run = create_run(home.runs, make_config(folder, **overrides), IMAGE.digest)
     tracker = FakeTracker(opened={run.run_id})
     unused: Any = None
-    return Context(run, home, FakeBackends(unused, unused, FakeModels(), tracker, FakeJobs()))
+    jobs = FakeJobs()
+    backends = FakeBackends(unused, FakeClusters(jobs), FakeModels(), tracker, jobs)
+    return Context(run, home, backends)
 
 
 def write_base_model(folder: Path) -> Path:

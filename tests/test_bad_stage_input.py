@@ -75,7 +75,7 @@ def test_an_adapter_of_another_base_is_not_played(tmp_path: Path) -> None:
     context = make_context(tmp_path)
     adapter = write_adapter(context, 2, base_digest="f" * 64)
     with disable_run_logger():
-        line = reason(lambda: evaluate.fn(context, CLUSTER, IMAGE, adapter))
+        line = reason(lambda: evaluate.fn(context, IMAGE, adapter))
     assert "was trained on another base (ffffffffffff) than" in line
     assert context.backends.jobs(CLUSTER).submitted == []
     assert not (context.run.folder / "evals").exists()

@@ -30,6 +30,7 @@ def smoke_job(folder: Path) -> TrainJob:
         checkpoints=folder / "checkpoints",
         adapters=folder / "adapters",
         metrics=folder / "metrics.jsonl",
+        attempts=folder / "attempts",
         scratch=folder / "scratch",
     )
 

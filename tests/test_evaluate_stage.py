@@ -39,7 +39,7 @@ def evaluate_with(context: Context, adapter: Path, *programs: Program) -> Evalua
     """Evaluate; each new job runs the next program, and all of them are needed."""
     jobs_of(context).programs = list(programs)
     with disable_run_logger():
-        record = evaluate.fn(context, CLUSTER, IMAGE, adapter)
+        record = evaluate.fn(context, IMAGE, adapter)
     assert jobs_of(context).programs == []
     return record
 
@@ -94,7 +94,7 @@ def test_a_failed_evaluation_names_its_reason_and_its_log(
 ) -> None:
     line = reason(lambda: evaluate_with(context, adapter, plays(28), plays(0, then=status)))
     scratch = context.run.scratch(jobs_of(context).submitted[-1])
-    assert line == f"the evaluation {status}: ValueError: the loss is not finite; see {scratch}"
+    assert line == f"the evaluation {status}: ValueError: the maze has no door; see {scratch}"
     assert (scratch / "job.log").read_text() == jobs_of(context).output
     assert find_evaluation(context.run, adapter) is None
 

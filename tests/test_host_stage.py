@@ -34,7 +34,7 @@ def scores_of(context: Context, step: int) -> EvaluateRecord:
     jobs: Any = context.backends.jobs(CLUSTER)
     jobs.programs = [plays(50)] if jobs.submitted else [plays(28), plays(50)]
     with disable_run_logger():
-        return evaluate.fn(context, CLUSTER, IMAGE, adapter)
+        return evaluate.fn(context, IMAGE, adapter)
 
 
 def host(context: Context, scores: EvaluateRecord) -> HostRecord:

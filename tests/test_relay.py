@@ -55,14 +55,14 @@ def evaluate_with(context: Context, *programs: Program) -> EvaluateRecord:
     fake: Any = context.backends.jobs(CLUSTER)
     fake.programs = list(programs)
     with disable_run_logger():
-        return evaluate.fn(context, CLUSTER, IMAGE, context.run.adapter(6))
+        return evaluate.fn(context, IMAGE, context.run.adapter(6))
 
 
 def train_with(context: Context, *programs: Program) -> None:
     fake: Any = context.backends.jobs(CLUSTER)
     fake.programs = list(programs)
     with disable_run_logger():
-        train.fn(context, CLUSTER, IMAGE)
+        train.fn(context, IMAGE)
 
 
 def test_steps_are_relayed_when_their_checkpoint_is_committed_and_once(

@@ -37,7 +37,7 @@ def train_with(context: Context, *programs: Program) -> TrainRecord:
     """Train; each new job runs the next program."""
     jobs_of(context).programs = list(programs)
     with disable_run_logger():
-        return train.fn(context, CLUSTER, IMAGE)
+        return train.fn(context, IMAGE)
 
 
 def tried(context: Context) -> list[tuple[int, int, int | None]]:
@@ -86,16 +86,16 @@ def test_a_failed_attempt_is_followed_by_one_from_the_newest_checkpoint(context:
     assert [line.attempt for line in context.run.steps()] == [1, 1, 1, 1, 2, 2]
     assert record.attempts == 2
     first = attempts.all_attempts(context.run.attempts)[0]
-    assert first.reason == "failed: ValueError: the loss is not finite"
+    assert first.reason == "unknown failure: ValueError: the maze has no door"
 
 
 def test_it_gives_up_after_attempts_in_a_row_without_a_checkpoint(context: Context) -> None:
     failing = trains(to=1, then="failed")
     line = reason(lambda: train_with(context, failing, failing, failing))
     assert line == (
-        "3 attempts in a row brought no new checkpoint; the last one failed: ValueError: the loss "
-        f"is not finite. Read {context.run.folder}/scratch, mend the cause and start the same "
-        "flow again: it goes on from step 0"
+        "3 attempts in a row brought no checkpoint: unknown failure: ValueError: the maze has no "
+        f"door. Next: read the job's log and mend the cause ({context.run.folder}/scratch), then "
+        "start the same flow again: it goes on from step 0"
     )
     assert tried(context) == [(1, 0, 0), (2, 0, 0), (3, 0, 0)]
     logs = sorted(context.run.folder.glob("scratch/*/job.log"))
@@ -125,7 +125,7 @@ def test_a_lost_job_ends_its_attempt_and_the_next_goes_on(
     train_with(context, vanishes, trains(to=6))
     assert tried(context) == [(1, 0, 2), (2, 2, 6)]
     first = attempts.all_attempts(context.run.attempts)[0]
-    assert first.reason is not None and first.reason.startswith("unknown: ")
+    assert first.reason is not None and first.reason.startswith("lost cluster: ")
 
 
 def test_a_cluster_that_is_silent_for_a_moment_has_not_lost_its_job(context: Context) -> None:
@@ -144,7 +144,7 @@ def test_a_job_that_says_it_succeeded_short_of_the_last_step_is_not_believed_for
     idle = trains(to=0)
     line = reason(lambda: train_with(context, idle, idle, idle))
     assert line.startswith(
-        "3 attempts in a row brought no new checkpoint; the last one ended short of the last step"
+        "3 attempts in a row brought no checkpoint: ended short of the last step"
     )
 
 

@@ -2,7 +2,7 @@
 
 For each step: its line of metrics, flushed; then, where a checkpoint was written, the commit of
 that checkpoint and its adapter. So a committed checkpoint's step always has its metrics, and a
-run that goes on from it misses and doubles nothing.
+run that goes on from it misses and doubles nothing. An attempt with a successor writes nothing.
 """
 
 import math
@@ -16,6 +16,9 @@ from skyrl.train.utils.callbacks import CallbackInput, TrainingCallback, Trainin
 from configs.jobs import MetricsLine, TrainJob
 from containers.trainer.adapters import publish
 from containers.trainer.checkpoints import commit, prune
+from containers.trainer.fence import Fence
+
+_MUST_BE_FINITE = ("policy/final_loss", "policy/policy_loss", "policy/grad_norm")
 
 
 class Recorder(TrainingCallback):
@@ -23,6 +26,7 @@ class Recorder(TrainingCallback):
 
     def __init__(self, job: TrainJob) -> None:
         self._job = job
+        self._fence = Fence(job.attempts, job.attempt)
         self._unfinished: Path | None = None
 
     def on_save(
@@ -32,7 +36,10 @@ class Recorder(TrainingCallback):
         self._unfinished = Path(callback_input.ckpt_path)
 
     def on_log(self, trainer: Any, callback_input: CallbackInput, control: TrainingControl) -> None:
-        self._append(callback_input.global_step, callback_input.logs or {})
+        logs = callback_input.logs or {}
+        check_finite(callback_input.global_step, logs)
+        self._fence.check()
+        self._append(callback_input.global_step, logs)
         self._finish(callback_input.global_step)
 
     def on_train_end(
@@ -58,10 +65,22 @@ class Recorder(TrainingCallback):
     def _finish(self, step: int) -> None:
         if self._unfinished is None:
             return
+        self._fence.check()
         commit(self._unfinished, step, self._job.attempt, self._job.config.train.num_processes)
         publish(self._unfinished, step, self._job)
         self._unfinished = None
         prune(self._job.checkpoints, self._job.config.train.keep_checkpoints)
+
+
+def check_finite(step: int, logs: dict[str, Any]) -> None:
+    """Refuse a step whose update was not finite: it is not history, and nothing is saved of it.
+
+    Raises:
+        FloatingPointError: names the step and the value.
+    """
+    for key in _MUST_BE_FINITE:
+        if not math.isfinite(logs.get(key, 0.0)):
+            raise FloatingPointError(f"step {step}: {key} is not finite")
 
 
 def append_line(path: Path, line: str) -> None:

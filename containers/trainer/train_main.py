@@ -8,10 +8,11 @@ It may be killed at any moment and started again with the next attempt number.
 import fcntl
 import os
 import sys
+import time
 from collections.abc import Generator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from loguru import logger
 
@@ -19,8 +20,13 @@ from configs.jobs import TrainJob
 from configs.mazes import load_maze_set
 from containers.server.launch import BASE_NAME, SKYRL_SERVER, ServerPlan
 from containers.trainer import adapters, checkpoints
+from containers.trainer.fence import Fence
 from containers.trainer.inference import free_port, inference_server
 from containers.trainer.rows import write_rows
+
+_WRITER_TIMEOUT_S = 60
+"""For an older attempt to notice that it has a successor, or to be gone."""
+_POLL_S = 0.5
 
 
 def main() -> None:
@@ -29,18 +35,28 @@ def main() -> None:
     for folder in (job.checkpoints, job.adapters, job.scratch):
         folder.mkdir(parents=True, exist_ok=True)
     with alone(job.checkpoints):
+        Fence(job.attempts, job.attempt).check()
         go_on(job)
 
 
 @contextmanager
 def alone(folder: Path) -> Generator[None]:
     """Let one process at a time write this run: an attempt thought lost may still be alive."""
+    deadline = time.monotonic() + _WRITER_TIMEOUT_S
     with (folder / ".writer").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            sys.exit("Error: another attempt still writes this run: end it, then start again")
+        while not _lock(file):
+            if time.monotonic() > deadline:
+                sys.exit("Error: another attempt still writes this run: end it, then start again")
+            time.sleep(_POLL_S)
         yield
+
+
+def _lock(file: TextIO) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def go_on(job: TrainJob) -> None:

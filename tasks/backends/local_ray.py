@@ -11,9 +11,11 @@ from typing import Any
 
 import httpx
 from pydantic import BaseModel
+from tenacity import retry, retry_if_result, stop_after_attempt, wait_fixed
 
 from configs.digests import digest_of
 from configs.schema import ClusterConfig
+from tasks.backends import leftovers, stacks
 from tasks.backends.protocols import Cluster, Image, Processes, ProcessSpec
 from tasks.home import Home
 from tasks.ports import any_free
@@ -39,7 +41,7 @@ class LocalRay:
         ports = self._read_ports(name)
         if ports is None or ports.made_of != _made_of(config, image):
             return None
-        alive = _count_nodes(ports.dashboard)
+        alive = _count_surely(ports.dashboard)
         if alive != 1 + config.num_workers:
             return None
         return self._cluster(name, ports, alive)
@@ -66,6 +68,13 @@ class LocalRay:
             if state.name.startswith(f"ray-{name}-"):
                 self._processes.remove(state.name)
         self._file(name).unlink(missing_ok=True)
+
+    def diagnose(self, name: str) -> str:
+        """The stacks of all processes of the cluster, node by node."""
+        nodes = [s.name for s in self._processes.states() if s.name.startswith(f"ray-{name}-")]
+        mark = {leftovers.MARK: str(self._home.root)}
+        parts = [f"#### {node}\n{stacks.dump(mark | {leftovers.NAME: node})}" for node in nodes]
+        return "\n\n".join(parts) + "\n"
 
     def _head(self, name: str, config: ClusterConfig, image: Image, ports: _Ports) -> ProcessSpec:
         arguments = (
@@ -137,6 +146,17 @@ class LocalRay:
     def _read_ports(self, name: str) -> _Ports | None:
         file = self._file(name)
         return _Ports.model_validate_json(file.read_text()) if file.is_file() else None
+
+
+@retry(
+    retry=retry_if_result(lambda alive: alive == 0),
+    stop=stop_after_attempt(3),
+    wait=wait_fixed(2),
+    retry_error_callback=lambda state: state.outcome.result() if state.outcome else 0,
+)
+def _count_surely(dashboard_port: int) -> int:
+    """Silence for a moment is not death: a wrong answer would cost the cluster and its jobs."""
+    return _count_nodes(dashboard_port)
 
 
 def _count_nodes(dashboard_port: int) -> int:

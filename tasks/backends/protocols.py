@@ -105,6 +105,10 @@ class ClusterBackend(Protocol):
 
     def stop(self, name: str) -> None: ...
 
+    def diagnose(self, name: str) -> str:
+        """What every process of the cluster does right now, for people."""
+        ...
+
 
 JobStatus = Literal["pending", "running", "succeeded", "failed", "stopped", "unknown"]
 
@@ -129,7 +133,7 @@ class Jobs(Protocol):
         ...
 
     def logs(self, submission_id: str) -> str:
-        """What the job has printed; empty where it cannot be had."""
+        """What the job has printed, then how it ended; empty where it cannot be had."""
         ...
 
 

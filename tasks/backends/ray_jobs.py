@@ -78,9 +78,14 @@ class RayJobs:
     def logs(self, submission_id: str) -> str:
         try:
             answer = httpx.get(f"{self._url}/{submission_id}/logs", timeout=_TIMEOUT_S)
+            about = httpx.get(f"{self._url}/{submission_id}", timeout=_TIMEOUT_S)
         except httpx.HTTPError:
             return ""
-        return answer.json()["logs"] if answer.is_success else ""
+        if not (answer.is_success and about.is_success):
+            return ""
+        # Ray's word on the end repeats the last lines; the first says how the program ended.
+        ending = str(about.json().get("message") or "").split("\n")[0]
+        return f"{answer.json()['logs']}\n{ending}\n"
 
 
 @retry(

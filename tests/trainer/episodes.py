@@ -62,6 +62,7 @@ def make_generator(
         checkpoints=nowhere,
         adapters=nowhere,
         metrics=nowhere,
+        attempts=nowhere,
         scratch=nowhere,
     )
     cfg = translate(job, nowhere, "http://127.0.0.1:1", None)

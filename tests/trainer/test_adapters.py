@@ -26,6 +26,7 @@ def make_job(folder: Path, attempt: int = 1) -> TrainJob:
         checkpoints=folder / "checkpoints",
         adapters=folder / "adapters",
         metrics=folder / "metrics.jsonl",
+        attempts=folder / "attempts",
         scratch=folder / "scratch",
     )
 
