@@ -7,7 +7,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .ONESHELL:
 .DEFAULT_GOAL := help
-.PHONY: help setup trainer-python up down status run solve test lint lock
+.PHONY: help setup trainer-python up down status run solve bench test lint lock
 
 ENVS = $(or $(ARIADNE_CACHE),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/ariadne)/envs
 ARGS ?=
@@ -95,6 +95,11 @@ run:  ## run the pipeline and follow it, e.g. make run PROFILE=smoke STEPS=2 SEE
 solve:  ## let the hosted adapter play a maze, e.g. make solve SEED=123
 	@$(CONTROL)
 	"$$control/bin/python" -m flows solve $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+bench:  ## measure speed, memory and growth, e.g. make bench ARGS="maze rollout"
+	@$(CONTROL)
+	"$$control/bin/python" -m flows setup
+	"$$control/bin/python" -m tests.bench $(ARGS)
 
 test:  ## run the tests, or those of ARGS, e.g. make test ARGS=tests/test_services.py
 	@$(CONTROL)

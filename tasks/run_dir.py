@@ -18,6 +18,7 @@ from configs.jobs import Committed, MetricsLine
 from configs.mazes import MazeSet, load_maze_set
 from configs.schema import PostTrainConfig
 from tasks.records import write_whole
+from tasks.steps import Steps
 
 
 class RunFile(BaseModel):
@@ -98,7 +99,8 @@ class Run:
 
     def committed_step(self) -> int:
         """Step of the newest committed checkpoint; 0 before the first."""
-        return max((_read_step(marker) for marker in self._markers()), default=0)
+        newest_first = sorted(self._markers(), key=_step_of, reverse=True)
+        return next((step for marker in newest_first if (step := _read_step(marker))), 0)
 
     def num_checkpoints(self) -> int:
         """How many committed checkpoints lie on the disk."""
@@ -106,14 +108,12 @@ class Run:
 
     def steps(self) -> list[MetricsLine]:
         """One line for each step trained so far, in order; a step trained anew counts once."""
-        if not self.metrics.is_file():
-            return []
-        by_step: dict[int, MetricsLine] = {}
-        for text in self.metrics.read_text().split("\n"):
-            line = _read_line(text)
-            if line:
-                by_step[line.step] = line
+        by_step = {line.step: line for line in self.follow_steps().read()}
         return [by_step[step] for step in sorted(by_step)]
+
+    def follow_steps(self) -> Steps:
+        """For whoever looks again and again."""
+        return Steps(self.metrics)
 
     def mazes(self) -> MazeSet:
         return load_maze_set(self.config.mazes.test_set)
@@ -261,8 +261,5 @@ def _read_step(marker: Path) -> int:
         return 0
 
 
-def _read_line(text: str) -> MetricsLine | None:
-    try:
-        return MetricsLine.model_validate_json(text)
-    except ValueError:  # the torn last line of a crash, or the one being written
-        return None
+def _step_of(marker: Path) -> int:
+    return int(marker.parent.name.removeprefix("global_step_"))

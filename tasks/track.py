@@ -6,6 +6,7 @@ again is not history yet. A tracker that is away never stops training; the relay
 
 import statistics
 import time
+from collections import deque
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
@@ -24,6 +25,7 @@ from tasks.records import EvaluateRecord
 MODEL_NAME = "ariadne-maze-solver"
 SUCCESS = "environment/success"
 _ARTIFACT_EVERY_S = 15
+_RECENT_STEPS = 10
 
 
 class Relay:
@@ -32,34 +34,36 @@ class Relay:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._log = get_run_logger()
-        self._shown = self._last_step()
-        self._tracked = 0
+        self._steps = context.run.follow_steps()
+        self._recent: deque[MetricsLine] = deque(maxlen=_RECENT_STEPS)
+        self._untracked: dict[int, MetricsLine] = {}
+        self._shown = 0
         self._artifact: Any = None
         self._artifact_at = 0.0
         self._percent = -1.0
-        self._size = -1
+        self._take()  # what an earlier flow has shown already
 
     def poll(self) -> None:
         """Look for new steps and pass them on."""
-        file = self._context.run.metrics
-        size = file.stat().st_size if file.is_file() else 0
+        before = self._shown
+        for line in self._take():
+            if line.step > before:
+                self._log.info(self._describe(line))
         committed = self._context.run.committed_step()
-        if size != self._size or committed > self._tracked:
-            self._size = size
-            self._pass_on(committed)
+        self._track(committed)
         self._show_progress(committed)
 
-    def _pass_on(self, committed: int) -> None:
-        lines = self._context.run.steps()
-        for line in lines:
-            if line.step > self._shown:
-                self._log.info(self._describe(line, lines))
-                self._shown = line.step
-        self._track([line for line in lines if self._tracked < line.step <= committed])
+    def _take(self) -> list[MetricsLine]:
+        """New lines, remembered for the tracker and for the guess of what is left."""
+        lines = self._steps.read()
+        self._recent.extend(lines)
+        self._untracked |= {line.step: line for line in lines}
+        self._shown = max([self._shown, *(line.step for line in lines)])
+        return lines
 
-    def _describe(self, line: MetricsLine, lines: list[MetricsLine]) -> str:
+    def _describe(self, line: MetricsLine) -> str:
         total = self._context.config.train.steps
-        seconds = statistics.median(each.values.get("timing/step", 0.0) for each in lines[-10:])
+        seconds = statistics.median(each.values.get("timing/step", 0.0) for each in self._recent)
         left = seconds * (total - line.step) / 60
         success = line.values.get(SUCCESS, 0.0)
         return (
@@ -83,18 +87,17 @@ class Relay:
         except Exception as error:  # the operator's view must not end the training
             self._log.warning("progress is not shown for now: %s", error)
 
-    def _track(self, lines: list[MetricsLine]) -> None:
-        if not lines:
+    def _track(self, committed: int) -> None:
+        steps = sorted(step for step in self._untracked if step <= committed)
+        if not steps:
             return
+        lines = [self._untracked[step] for step in steps]
         try:
             self._context.backends.tracker.log(self._context.run.run_id, _points(lines))
-            self._tracked = lines[-1].step
+            for step in steps:
+                del self._untracked[step]
         except Exception as error:  # the tracker is a view; the file keeps what it missed
             self._log.warning("the tracker does not take metrics for now: %s", error)
-
-    def _last_step(self) -> int:
-        lines = self._context.run.steps()
-        return lines[-1].step if lines else 0
 
 
 @task(task_run_name="track", cache_policy=NO_CACHE, retries=3, retry_delay_seconds=2)

@@ -22,7 +22,7 @@ def inference_server(plan: ServerPlan, log: Path, timeout_s: float = 600) -> Gen
     """
     url = f"http://127.0.0.1:{plan.port}"
     with leashed(command(plan), environment(plan), log) as process:
-        _await_health(url, process, log, timeout_s)
+        await_health(url, process, log, timeout_s)
         yield url
 
 
@@ -33,7 +33,12 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def _await_health(url: str, process: subprocess.Popen[bytes], log: Path, timeout_s: float) -> None:
+def await_health(url: str, process: subprocess.Popen[bytes], log: Path, timeout_s: float) -> None:
+    """Return once the server answers.
+
+    Raises:
+        RuntimeError: it ended or was not healthy in time; names its log.
+    """
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         if process.poll() is not None:

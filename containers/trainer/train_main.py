@@ -100,8 +100,13 @@ def rollout_server(job: TrainJob) -> Any:
     """On a CPU, the server that plays the training episodes; on GPUs SkyRL brings its own."""
     if job.config.train.device == "cuda":
         return nullcontext()
+    return inference_server(server_plan(job), job.scratch / "inference-server.log")
+
+
+def server_plan(job: TrainJob) -> ServerPlan:
+    """The server of an attempt; it samples other answers than that of the attempt before."""
     config = job.config
-    plan = ServerPlan(
+    return ServerPlan(
         module=SKYRL_SERVER,
         model=config.model.path,
         served_name=BASE_NAME,
@@ -115,7 +120,6 @@ def rollout_server(job: TrainJob) -> Any:
         seed=config.train.seed + job.attempt,
         kv_cache_gb=config.train.kv_cache_gb,
     )
-    return inference_server(plan, job.scratch / "inference-server.log")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,35 @@
+"""The steps of a run as the trainer writes them: read once, then only what is new."""
+
+from pathlib import Path
+
+from configs.jobs import MetricsLine
+
+
+class Steps:
+    """Follows metrics.jsonl, which only grows."""
+
+    def __init__(self, metrics: Path) -> None:
+        self._metrics = metrics
+        self._read_to = 0
+        """Bytes up to the end of the last whole line that was read."""
+
+    def read(self) -> list[MetricsLine]:
+        """The lines since the last call, in the order they were written; none is torn.
+
+        A step that was trained again comes again, and its later line is the one that counts.
+        """
+        if not self._metrics.is_file() or self._metrics.stat().st_size == self._read_to:
+            return []
+        with self._metrics.open("rb") as file:
+            file.seek(self._read_to)
+            whole, newline, _ = file.read().rpartition(b"\n")
+        self._read_to += len(whole) + len(newline)
+        parsed = (_parse(text) for text in whole.split(b"\n"))
+        return [line for line in parsed if line]
+
+
+def _parse(text: bytes) -> MetricsLine | None:
+    try:
+        return MetricsLine.model_validate_json(text)
+    except ValueError:  # torn by a crash; whoever went on has ended the line
+        return None

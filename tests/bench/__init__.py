@@ -1,0 +1,1 @@
+"""The benchmark: `make bench` measures, prints a table and keeps the numbers as JSON."""
