@@ -5,6 +5,7 @@ from typing import Annotated
 from prefect import flow
 from pydantic import Field
 
+from tasks.cancel import release_cancelled
 from tasks.cluster import ray_cluster
 from tasks.context import reopen
 from tasks.evaluate import evaluate as evaluate_adapter
@@ -16,7 +17,7 @@ RunId = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
 Step = Annotated[int, Field(ge=1, le=100_000)]
 
 
-@flow(name="evaluate", flow_run_name="{run_id} step {step}")
+@flow(name="evaluate", flow_run_name="{run_id} step {step}", on_cancellation=[release_cancelled])
 def evaluate(run_id: RunId, step: Step) -> int:
     """Play the fixed mazes with one adapter.
 

@@ -54,9 +54,11 @@ def bring_up(home: Home, say: Say) -> services.Services:
     found = services.up(home)
     # Whoever watches notices soon that the server is gone; flows are given half an hour.
     os.environ.update(found.environment(home) | {"PREFECT_CLIENT_MAX_RETRIES": "2"})
-    from tasks import deployments  # Prefect reads its settings when it is imported
+    # Prefect reads its settings when it is imported
+    from tasks import automations, deployments
 
     deployments.register(home.services)
+    automations.ensure()
     say(f"Prefect {found.prefect_ui_url}   MLflow {found.mlflow_url}")
     return found
 

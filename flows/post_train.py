@@ -11,6 +11,7 @@ from prefect.runtime import flow_run
 from pydantic import Field
 
 from configs.loader import load_config, profile_names
+from tasks.cancel import release_cancelled
 from tasks.check import check_plan
 from tasks.cluster import ray_cluster
 from tasks.context import begin
@@ -37,7 +38,7 @@ def _run_name() -> str:
     )
 
 
-@flow(name="post-train", flow_run_name=_run_name)
+@flow(name="post-train", flow_run_name=_run_name, on_cancellation=[release_cancelled])
 def post_train(
     profile: Profile = "local",
     steps: Steps = None,

@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 from prefect.logging import get_run_logger
+from prefect.runtime import flow_run
+from pydantic import BaseModel, ConfigDict
 
 from configs.digests import digest_of
 from tasks import records
@@ -16,6 +18,15 @@ from tasks.home import take_lock
 from tasks.records import ClusterRecord
 
 _POLL_S = 2.0
+
+
+class Holder(BaseModel):
+    """Written into the lock of a cluster: who holds it, or held it last."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    flow_run_id: str
+    run_id: str
 
 
 @contextmanager
@@ -44,6 +55,10 @@ def _alone(context: Context) -> Generator[None]:
             get_run_logger().info("cluster: waiting for another run on %s", context.config.name)
             while not take_lock(file):
                 time.sleep(_POLL_S)
+        file.truncate(0)
+        holder = Holder(flow_run_id=str(flow_run.id), run_id=context.run.run_id)
+        file.write(holder.model_dump_json())
+        file.flush()
         yield
 
 

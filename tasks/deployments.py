@@ -20,7 +20,7 @@ from prefect.client.schemas.filters import (
     LogFilter,
     LogFilterFlowRunId,
 )
-from prefect.client.schemas.objects import Log
+from prefect.client.schemas.objects import Log, State
 from prefect.client.schemas.sorting import LogSort
 from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 
@@ -32,6 +32,7 @@ _DEPLOY_TIMEOUT_S = 180
 _POLL_S = 1.0
 _LOG_PAGE = 200
 _LOGS_TIMEOUT_S = 10
+_CRASHED_TIMEOUT_S = 30
 _LAST_LINE = "Finished in state"
 _STAGE_LINE = re.compile(r"[a-z]+: ")
 """What stages log starts with their name; the rest is Prefect's own book-keeping."""
@@ -99,15 +100,23 @@ def follow(flow_run_id: UUID, say: Callable[[str], None]) -> str:
             lines = _read_logs(client, flow_run_id, shown)
             shown += len(lines)
             _show(lines, say)
-            if state and state.is_final():
-                # A run sends its last lines a moment after its last state.
+            if state is None or not state.is_final():
+                ended_at = None
+            else:
                 ended_at = ended_at or time.monotonic()
-                complete = any(line.message.startswith(_LAST_LINE) for line in lines)
-                if complete or time.monotonic() - ended_at > _LOGS_TIMEOUT_S:
+                if _is_over(state, lines, time.monotonic() - ended_at):
                     if not state.is_completed():
                         say(f"{state.name}: {_first_line(state.message)}")
                     return state.name or "unknown"
             time.sleep(_POLL_S)
+
+
+def _is_over(state: State[Any], lines: list[Log], ended_s: float) -> bool:
+    """A run sends its last lines a moment after its last state; a crashed one is scheduled
+    again a moment after it."""
+    if state.is_crashed():
+        return ended_s > _CRASHED_TIMEOUT_S
+    return any(line.message.startswith(_LAST_LINE) for line in lines) or ended_s > _LOGS_TIMEOUT_S
 
 
 def summary(flow_run_id: UUID) -> list[dict[str, str]]:

@@ -4,10 +4,6 @@ One home for the whole file, brought up once; the tests look at what the run lef
 """
 
 import json
-import os
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,6 +17,7 @@ from configs.jobs import EvaluationSummary
 from tasks.backends.supervisord import Supervisord
 from tasks.home import Home
 from tasks.run_dir import Run, open_run
+from tests.homes import ariadne, kill, ours, start
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[1]
@@ -41,61 +38,23 @@ class Chain:
         return open_run(self.home.runs, folder.name)
 
 
-def ariadne(
-    home: Home, *arguments: str, timeout_s: float = 900
-) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "flows", *arguments],
-        cwd=ROOT,
-        env={**os.environ, "ARIADNE_HOME": str(home.root), "COLUMNS": "200"},
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
-        check=False,
-    )
-
-
 @pytest.fixture(scope="module")
 def chain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chain]:
     """Run the smoke profile and kill the training job after its first committed checkpoint."""
     home = Home(tmp_path_factory.mktemp("chain") / "home")
     log = home.root.parent / "run.log"
     try:
-        with log.open("w") as output:
-            command = [sys.executable, "-m", "flows", "run", "--profile", "smoke"]
-            running = subprocess.Popen(
-                command,
-                cwd=ROOT,
-                env={**os.environ, "ARIADNE_HOME": str(home.root), "COLUMNS": "200"},
-                stdout=output,
-                stderr=subprocess.STDOUT,
-            )
-            markers = "*/checkpoints/global_step_1/COMMITTED.json"
-            wait_until(
-                lambda: any(home.runs.glob(markers)) or running.poll() is not None, timeout_s=480
-            )
-            killed = kill_training(home)
-            running.wait(timeout=600)
+        running = start(home, log, "--profile", "smoke")
+        markers = "*/checkpoints/global_step_1/COMMITTED.json"
+        wait_until(
+            lambda: any(home.runs.glob(markers)) or running.poll() is not None, timeout_s=480
+        )
+        killed = kill(home, "containers.trainer.train_main")
+        running.wait(timeout=600)
         assert running.returncode == 0, log.read_text()[-3000:]
         yield Chain(home, log.read_text(), killed)
     finally:
         Supervisord(home).shutdown()
-
-
-def ours(home: Home) -> Iterator[tuple[psutil.Process, list[str]]]:
-    """The processes of this home with their command lines."""
-    for process in psutil.process_iter(["cmdline", "environ"]):
-        if (process.info["environ"] or {}).get("ARIADNE_HOME") == str(home.root):
-            yield process, process.info["cmdline"] or []
-
-
-def kill_training(home: Home) -> int:
-    """SIGKILL to the program of the training job; returns its pid."""
-    for process, words in ours(home):
-        if "containers.trainer.train_main" in words and "python" in words[0]:
-            process.send_signal(signal.SIGKILL)
-            return process.pid
-    raise AssertionError("no training job runs")
 
 
 def test_the_run_ends_with_a_table_of_what_came_of_it(chain: Chain) -> None:
@@ -107,7 +66,7 @@ def test_a_killed_training_job_goes_on_from_its_checkpoint(chain: Chain) -> None
     attempts = [
         json.loads((chain.run.attempts / f"{number}.json").read_text()) for number in (1, 2)
     ]
-    assert attempts[0]["reason"].startswith("failed")
+    assert attempts[0]["cause"] == "killed"
     assert attempts[1]["start_step"] >= 1
     assert attempts[1]["reason"] == "succeeded"
     assert chain.run.committed_step() == chain.run.config.train.steps

@@ -1,0 +1,63 @@
+"""A home with real services: commands on it, and the processes that belong to it."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+from tasks.home import Home
+
+ROOT = Path(__file__).parents[1]
+
+
+def ariadne(
+    home: Home, *arguments: str, timeout_s: float = 900
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "flows", *arguments],
+        cwd=ROOT,
+        env={**os.environ, "ARIADNE_HOME": str(home.root), "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )
+
+
+def start(home: Home, log: Path, *arguments: str) -> subprocess.Popen[bytes]:
+    """`flows run` in the background."""
+    with log.open("ab") as output:
+        return subprocess.Popen(
+            [sys.executable, "-m", "flows", "run", *arguments],
+            cwd=ROOT,
+            env={**os.environ, "ARIADNE_HOME": str(home.root), "COLUMNS": "200"},
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+
+
+def ours(home: Home) -> Iterator[tuple[psutil.Process, list[str]]]:
+    """The processes of this home with their command lines."""
+    for process in psutil.process_iter(["cmdline", "environ"]):
+        if (process.info["environ"] or {}).get("ARIADNE_HOME") == str(home.root):
+            yield process, process.info["cmdline"] or []
+
+
+def find(home: Home, word: str) -> list[psutil.Process]:
+    """The Python processes of this home with that word in their command line."""
+    return [
+        process
+        for process, words in ours(home)
+        if word in words and "python" in words[0] and "leash" not in " ".join(words)
+    ]
+
+
+def kill(home: Home, word: str) -> int:
+    """SIGKILL to the first such process; returns its pid."""
+    process = find(home, word)[0]
+    process.send_signal(signal.SIGKILL)
+    return process.pid
