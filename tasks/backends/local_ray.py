@@ -122,7 +122,7 @@ class LocalRay:
             directory=Path(image.app),
             log=self._home.logs / f"{name}.log",
             restart=False,
-            stop_timeout_s=15,
+            stop_timeout_s=5,  # it keeps nothing worth a longer farewell
         )
 
     def _await_nodes(self, name: str, ports: _Ports, wanted: int, deadline: float) -> int:
