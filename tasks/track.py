@@ -24,6 +24,9 @@ from tasks.records import EvaluateRecord
 
 MODEL_NAME = "ariadne-maze-solver"
 SUCCESS = "environment/success"
+GAP = "policy/rollout_train_logprobs_abs_diff_mean"
+_WIDEST_GAP_NATS = 0.01
+"""Beyond this the server plays another policy than the one that is trained."""
 _ARTIFACT_EVERY_S = 15
 _RECENT_STEPS = 10
 
@@ -49,6 +52,8 @@ class Relay:
         for line in self._take():
             if line.step > before:
                 self._log.info(self._describe(line))
+                if line.values.get(GAP, 0.0) > _WIDEST_GAP_NATS:
+                    self._log.warning(_describe_gap(line))
         committed = self._context.run.committed_step()
         self._track(committed)
         self._show_progress(committed)
@@ -146,6 +151,14 @@ def track_results(context: Context, scores: EvaluateRecord) -> str:
     version = tracker.register(run.run_id, MODEL_NAME, scores.adapter_digest, scores.adapter, tags)
     tracker.close(run.run_id, "FINISHED")
     return version
+
+
+def _describe_gap(line: MetricsLine) -> str:
+    return (
+        f"train: step {line.step}: the log-probabilities of trainer and server differ by "
+        f"{line.values[GAP]:.3f} on average, {_WIDEST_GAP_NATS} are usual at most: what is learnt "
+        "may not be what is played; look at number formats, adapter layers and the vLLM version"
+    )
 
 
 def _points(lines: list[MetricsLine]) -> list[Point]:

@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from prefect.logging import disable_run_logger
 
-from configs.jobs import TrainJob
+from configs.jobs import MetricsLine, TrainJob
 from tasks import track
 from tasks.backends.protocols import JobStatus
 from tasks.check import train_job
@@ -146,3 +147,20 @@ def test_a_prefect_server_that_is_away_does_not_stop_the_training(
     monkeypatch.setattr(track, "create_progress_artifact", refuse)
     train_with(context, trains(to=6))
     assert context.run.committed_step() == 6 and tracked(context) == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize(("gap", "num_warnings"), [(0.0002, 0), (0.02, 1)])
+def test_a_server_that_plays_another_policy_is_pointed_out(
+    context: Context, gap: float, num_warnings: int
+) -> None:
+    with disable_run_logger():
+        relay = Relay(context)
+    heard: list[str] = []
+    logger: Any = SimpleNamespace(info=lambda *_: None, warning=heard.append)
+    relay._log = logger
+    values = {"policy/rollout_train_logprobs_abs_diff_mean": gap}
+    line = MetricsLine(step=1, attempt=1, wall_time_ms=1, values=values)
+    context.run.metrics.write_text(line.model_dump_json() + "\n")
+    relay.poll()
+    assert len(heard) == num_warnings
+    assert all("step 1" in warning and "0.020" in warning for warning in heard)
