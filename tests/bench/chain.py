@@ -41,7 +41,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         home = Home(Path(folder) / "home")
         began_ms = time.time() * 1000
-        peak = run_chain(home, "smoke" if short else "local", None if short else 6)
+        peak = run_chain(home, "smoke" if short else "local", None if short else 4)
         (found,) = home.runs.iterdir()
         run = open_run(home.runs, found.name)
         steps = run.steps()
