@@ -38,6 +38,13 @@ def flow_runs(home: Home) -> list[dict[str, Any]]:
     return [run for run in runs if run["start_time"]]
 
 
+def states(home: Home, run_id: str) -> list[tuple[str, str]]:
+    """What a flow run went through, with the reasons."""
+    url = api(home, "prefect_api_url") + "/flow_run_states/"
+    found = httpx.get(url, params={"flow_run_id": run_id}, timeout=30).json()
+    return [(state["name"], state["message"]) for state in found]
+
+
 def flow_processes(home: Home) -> list[psutil.Process]:
     """The processes of running flows, by the variable that tells them which run they are."""
     return [p for p, _ in ours(home) if "PREFECT__FLOW_RUN_ID" in p.environ()]
@@ -54,7 +61,7 @@ def test_a_flow_whose_process_is_killed_goes_on_as_the_same_run(home: Home, tmp_
     assert running.returncode == 0, (tmp_path / "log").read_text()[-3000:]
 
     (run,) = flow_runs(home)
-    assert run["state_type"] == "COMPLETED" and run["run_count"] == 2
+    assert (run["state_type"], run["run_count"]) == ("COMPLETED", 2), states(home, run["id"])
     (folder,) = home.runs.iterdir()
     attempts = sorted((folder / "attempts").glob("*.json"))
     assert len(attempts) == 1 and trainers, "the training job went on and was adopted"
