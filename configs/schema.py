@@ -58,6 +58,22 @@ class LoraConfig(Section):
     tower, so training them would let trainer and server drift apart."""
 
 
+OPERATIONAL = frozenset(
+    {
+        "num_processes",
+        "micro_batch_episodes",
+        "rollout_concurrency",
+        "kv_cache_gb",
+        "checkpoint_every_steps",
+        "keep_checkpoints",
+        "max_attempts",
+        "first_step_timeout_s",
+    }
+)
+"""Training settings that say how the work is done and leave its result alone, but for rounding:
+a run may go on with others."""
+
+
 class TrainConfig(Section):
     device: Literal["cpu", "cuda"] = "cpu"
     steps: int = Field(ge=1, le=100_000)
@@ -93,6 +109,7 @@ class TrainConfig(Section):
     """Room of the inference server for attention keys and values, on a CPU."""
     checkpoint_every_steps: int = Field(ge=1, le=10_000)
     keep_checkpoints: int = Field(2, ge=1, le=1000)
+    """The newest ones; the best by success in training stays beside them."""
     max_attempts: int = Field(3, ge=1, le=100)
     """Attempts in a row without a new checkpoint after which training gives up."""
     first_step_timeout_s: int = Field(1800, ge=30, le=86_400)

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict
 from configs.digests import digest_of, digest_of_files
 from configs.jobs import Committed, MetricsLine
 from configs.mazes import MazeSet, load_maze_set
-from configs.schema import PostTrainConfig
+from configs.schema import OPERATIONAL, PostTrainConfig
 from tasks.records import write_whole
 from tasks.steps import Steps
 
@@ -134,7 +134,7 @@ def create_run(runs: Path, config: PostTrainConfig, image_digest: str, run_name:
     check_turn_limit(config, mazes)
     max_len = config.model.max_model_len
     identity = digest_of(
-        [image_digest, base_digest, mazes.digest, config.train, _rendering(config), max_len]
+        [image_digest, base_digest, mazes.digest, _training(config), _rendering(config), max_len]
     )
     run_id = run_name or f"{config.name}-{identity[:10]}"
     check_run_id(run_id)
@@ -247,6 +247,11 @@ def _check_safetensors(path: Path) -> None:
             raise ValueError(f"base model: {path} is damaged") from None
     if path.stat().st_size != 8 + length + max(ends, default=0):
         raise ValueError(f"base model: {path} is incomplete or damaged")
+
+
+def _training(config: PostTrainConfig) -> dict[str, Any]:
+    """The settings that decide what is learnt."""
+    return config.train.model_dump(mode="json", exclude=set(OPERATIONAL))
 
 
 def _rendering(config: PostTrainConfig) -> dict[str, Any]:

@@ -1,12 +1,13 @@
 """Checkpoints that are complete or do not exist: COMMITTED.json, written last, says which.
 
-SkyRL writes its files straight into global_step_N. A commit hashes them, flushes files and
-folders to the disk and only then writes COMMITTED.json, so whatever a crash leaves half-written
+The trainer writes its files straight into global_step_N. A commit hashes them, flushes files
+and folders to the disk and only then writes COMMITTED.json, so whatever a crash leaves half-written
 has no such file and is not resumed from.
 """
 
 import os
 import shutil
+from collections.abc import Collection
 from pathlib import Path
 
 from loguru import logger
@@ -34,17 +35,17 @@ def commit(folder: Path, step: int, attempt: int, world_size: int) -> Committed:
     return committed
 
 
-def newest(checkpoints: Path, world_size: int) -> Path | None:
+def newest(checkpoints: Path) -> Path | None:
     """The newest checkpoint that verifies; older ones are tried in turn, saying why."""
     for folder in sorted(checkpoints.glob("global_step_*"), key=step_of, reverse=True):
-        fault = find_fault(folder, world_size)
+        fault = find_fault(folder)
         if fault is None:
             return folder
         logger.warning(f"not resuming from {folder.name}: {fault}")
     return None
 
 
-def find_fault(folder: Path, world_size: int) -> str | None:
+def find_fault(folder: Path) -> str | None:
     """What keeps this checkpoint from being resumed, or None."""
     try:
         committed = Committed.model_validate_json((folder / MARKER).read_text())
@@ -52,8 +53,6 @@ def find_fault(folder: Path, world_size: int) -> str | None:
         return "it was never completed"
     except ValueError:  # neither our JSON nor even text
         return f"its {MARKER} is damaged"
-    if committed.world_size != world_size:
-        return f"it was written by {committed.world_size} processes, this run has {world_size}"
     for name, digest in committed.files.items():
         path = folder / name
         if not path.is_file():
@@ -72,11 +71,17 @@ def drop_newer(checkpoints: Path, kept: Path | None) -> None:
             remove(folder)
 
 
-def prune(checkpoints: Path, num_kept: int) -> None:
-    """Keep the newest `num_kept` committed checkpoints."""
+def prune(checkpoints: Path, num_kept: int, protected: Collection[int]) -> None:
+    """Keep the newest `num_kept` committed checkpoints and those of the protected steps."""
     committed = [path.parent for path in checkpoints.glob(f"global_step_*/{MARKER}")]
     for folder in sorted(committed, key=step_of)[:-num_kept]:
-        remove(folder)
+        if step_of(folder) not in protected:
+            remove(folder)
+
+
+def committed_steps(checkpoints: Path) -> list[int]:
+    """Steps with a committed checkpoint, in order."""
+    return sorted(step_of(path.parent) for path in checkpoints.glob(f"global_step_*/{MARKER}"))
 
 
 def step_of(folder: Path) -> int:

@@ -19,6 +19,8 @@ import torch._dynamo  # indexes the functions of torch.cuda, so it must see the 
 import torch.distributed
 import torch.distributed.device_mesh as device_mesh
 
+from containers.trainer.adapter_state import AdapterCheckpoints
+
 _CPU = torch.device("cpu")
 
 
@@ -94,7 +96,7 @@ class _OnCpu:
         self._weight_sync_inference_client = inference_engine_client
 
 
-class CpuPolicyWorkerBase(_OnCpu, FSDPPolicyWorkerBase):
+class CpuPolicyWorkerBase(_OnCpu, AdapterCheckpoints, FSDPPolicyWorkerBase):
     pass
 
 
@@ -102,5 +104,5 @@ class CpuRefWorkerBase(_OnCpu, FSDPRefWorkerBase):
     pass
 
 
-CpuPolicyWorker = ray.remote(num_gpus=1)(CpuPolicyWorkerBase)
-CpuRefWorker = ray.remote(num_gpus=1)(CpuRefWorkerBase)
+PolicyWorker = ray.remote(num_gpus=1)(CpuPolicyWorkerBase)
+RefWorker = ray.remote(num_gpus=1)(CpuRefWorkerBase)

@@ -1,33 +1,63 @@
-"""Ariadne's experiment: SkyRL's, with our generator, recorder and, on a CPU, our workers."""
+"""Ariadne's experiment: SkyRL's, with our generator, recorder, checkpoints and workers."""
 
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
+import torch
 from skyrl.train.dataset import PromptDataset
 from skyrl.train.entrypoints.main_base import BasePPOExp
 from skyrl.train.trainer import RayPPOTrainer
 
 from configs.jobs import TrainJob
 from containers.server.launch import CPU_BLOCK_TOKENS
+from containers.trainer.checkpoints import step_of
 from containers.trainer.generator import TokenTruthGenerator
 from containers.trainer.recorder import Recorder
 
+_WORKERS = {"cpu": "cpu_device", "cuda": "gpu_device"}
+
 
 class MazeTrainer(RayPPOTrainer):
-    """SkyRL's trainer; on a CPU it builds the workers that know no GPU."""
+    """SkyRL's trainer with the workers of our device and our checkpoints.
+
+    Its own checkpoints are found through a file that may be empty after a crash, are unpickled,
+    and cost a process on each node for their clean-up. Here the folder to go on from is given,
+    COMMITTED.json says what is complete, and `checkpoints.prune` keeps house.
+    """
+
+    def __init__(self, *args: Any, device: str, resume: Path | None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._device = device
+        self._resume = resume
 
     def build_models(self, PolicyWorker: Any, CriticWorker: Any, RefWorker: Any) -> None:
-        if self.cfg.generator.inference_engine.external_proxy_url:
-            from containers.trainer.cpu_device import CpuPolicyWorker, CpuRefWorker
+        workers = import_module(f"containers.trainer.{_WORKERS[self._device]}")
+        super().build_models(workers.PolicyWorker, CriticWorker, workers.RefWorker)
 
-            PolicyWorker, RefWorker = CpuPolicyWorker, CpuRefWorker
-        super().build_models(PolicyWorker, CriticWorker, RefWorker)
+    def save_checkpoints(self) -> str:
+        """Write the state of the policy and the position in the data; the folder."""
+        folder = Path(self.cfg.trainer.ckpt_path) / f"global_step_{self.global_step}"
+        folder.mkdir(parents=True, exist_ok=True)
+        self.dispatch.save_checkpoint("policy", str(folder / "policy"), self.tokenizer)
+        torch.save(self.train_dataloader.state_dict(), folder / "data.pt")
+        return str(folder)
+
+    def load_checkpoints(self) -> tuple[int, str]:
+        """Go on from the verified checkpoint that was given; its step and folder."""
+        assert self._resume is not None  # SkyRL only asks when it was configured to resume
+        position = torch.load(self._resume / "data.pt", weights_only=True)
+        self.train_dataloader.load_state_dict(position)
+        self.dispatch.load_checkpoint("policy", str(self._resume / "policy"))
+        return step_of(self._resume), str(self._resume)
 
 
 class MazeExperiment(BasePPOExp):
     """Hooks of `BasePPOExp`; the training loop itself is SkyRL's."""
 
-    def __init__(self, cfg: Any, job: TrainJob) -> None:
+    def __init__(self, cfg: Any, job: TrainJob, resume: Path | None) -> None:
         self._job = job
+        self._resume = resume
         super().__init__(cfg)
 
     def get_train_dataset(self) -> PromptDataset:
@@ -61,4 +91,10 @@ class MazeExperiment(BasePPOExp):
         return CPU_BLOCK_TOKENS if self._job.config.train.device == "cpu" else None
 
     def get_trainer(self, *args: Any, **kwargs: Any) -> MazeTrainer:
-        return MazeTrainer(*args, callbacks=[Recorder(self._job)], **kwargs)
+        return MazeTrainer(
+            *args,
+            callbacks=[Recorder(self._job)],
+            device=self._job.config.train.device,
+            resume=self._resume,
+            **kwargs,
+        )

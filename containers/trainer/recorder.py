@@ -8,6 +8,7 @@ run that goes on from it misses and doubles nothing. An attempt with a successor
 import math
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,10 @@ from skyrl.train.utils.callbacks import CallbackInput, TrainingCallback, Trainin
 
 from configs.jobs import MetricsLine, TrainJob
 from containers.trainer.adapters import publish
-from containers.trainer.checkpoints import commit, prune
+from containers.trainer.checkpoints import commit, committed_steps, prune
 from containers.trainer.fence import Fence
 
+_SUCCESS = "environment/success"
 _MUST_BE_FINITE = ("policy/final_loss", "policy/policy_loss", "policy/grad_norm")
 
 
@@ -28,6 +30,7 @@ class Recorder(TrainingCallback):
         self._job = job
         self._fence = Fence(job.attempts, job.attempt)
         self._unfinished: Path | None = None
+        self._success = read_success(job.metrics)
 
     def on_save(
         self, trainer: Any, callback_input: CallbackInput, control: TrainingControl
@@ -61,6 +64,7 @@ class Recorder(TrainingCallback):
             values=values,
         )
         append_line(self._job.metrics, line.model_dump_json())
+        self._success[step] = values.get(_SUCCESS, 0.0)
 
     def _finish(self, step: int) -> None:
         if self._unfinished is None:
@@ -69,7 +73,9 @@ class Recorder(TrainingCallback):
         commit(self._unfinished, step, self._job.attempt, self._job.config.train.num_processes)
         publish(self._unfinished, step, self._job)
         self._unfinished = None
-        prune(self._job.checkpoints, self._job.config.train.keep_checkpoints)
+        committed = committed_steps(self._job.checkpoints)
+        best = max(committed, key=lambda step: (self._success.get(step, 0.0), step))
+        prune(self._job.checkpoints, self._job.config.train.keep_checkpoints, {best})
 
 
 def check_finite(step: int, logs: dict[str, Any]) -> None:
@@ -81,6 +87,16 @@ def check_finite(step: int, logs: dict[str, Any]) -> None:
     for key in _MUST_BE_FINITE:
         if not math.isfinite(logs.get(key, 0.0)):
             raise FloatingPointError(f"step {step}: {key} is not finite")
+
+
+def read_success(metrics: Path) -> dict[int, float]:
+    """Share of solved episodes by step, of the attempts before; a torn line tells nothing."""
+    success: dict[int, float] = {}
+    for text in metrics.read_text().splitlines() if metrics.is_file() else []:
+        with suppress(ValueError):
+            line = MetricsLine.model_validate_json(text)
+            success[line.step] = line.values.get(_SUCCESS, 0.0)
+    return success
 
 
 def append_line(path: Path, line: str) -> None:

@@ -50,8 +50,6 @@ def _trainer(job: TrainJob, resume: Path | None) -> dict[str, Any]:
         "trainer.remove_microbatch_padding": False,
         "trainer.ckpt_path": str(job.checkpoints),
         "trainer.ckpt_interval": train.checkpoint_every_steps,
-        # Ours is the retention: SkyRL deletes by number, without a look at what is complete.
-        "trainer.max_ckpts_to_keep": -1,
         "trainer.resume_mode": "from_path" if resume else "none",
         "trainer.resume_path": str(resume) if resume else None,
         "trainer.export_path": str(job.scratch / "exports"),

@@ -61,7 +61,7 @@ def _lock(file: TextIO) -> bool:
 
 def go_on(job: TrainJob) -> None:
     """Train from the newest complete checkpoint, if anything is left to train."""
-    resume = checkpoints.newest(job.checkpoints, job.config.train.num_processes)
+    resume = checkpoints.newest(job.checkpoints)
     checkpoints.drop_newer(job.checkpoints, resume)
     adapters.drop_newer(job.adapters, checkpoints.step_of(resume) if resume else 0)
     if resume:  # the attempt that wrote it may have ended before its adapter was out
@@ -93,7 +93,7 @@ def train(job: TrainJob, resume: Path | None) -> None:
         # SkyRL hands its workers the driver's variables; these two let it, inside a Ray job.
         os.environ |= {"SKYRL_PYTHONPATH_EXPORT": "1", "RAY_OVERRIDE_JOB_RUNTIME_ENV": "1"}
         initialize_ray(cfg)
-        MazeExperiment(cfg, job).run()
+        MazeExperiment(cfg, job, resume).run()
 
 
 def rollout_server(job: TrainJob) -> Any:

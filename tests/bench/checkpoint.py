@@ -34,7 +34,7 @@ def measure(folder: Path, size_mb: int) -> None:
 
     write_s = best_s(write)
     commit_s = best_s(lambda: commit(folder, 1, 1, 1))
-    verify_s = best_s(lambda: find_fault(folder, 1))
+    verify_s = best_s(lambda: find_fault(folder))
     for what, seconds in (("commit", commit_s), ("verify", verify_s)):
         name = f"{what} / write, {size_mb} MiB"
         Measure(part="checkpoint", what=name, value=seconds / write_s, unit="ratio").say()

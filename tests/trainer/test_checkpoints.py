@@ -9,7 +9,15 @@ from loguru import logger
 
 from configs.jobs import Committed
 from containers.trainer import checkpoints
-from containers.trainer.checkpoints import MARKER, commit, drop_newer, find_fault, newest, prune
+from containers.trainer.checkpoints import (
+    MARKER,
+    commit,
+    committed_steps,
+    drop_newer,
+    find_fault,
+    newest,
+    prune,
+)
 from containers.trainer.recorder import append_line
 
 WEIGHTS = "policy/model.pt"
@@ -46,19 +54,19 @@ def steps_in(folder: Path) -> list[int]:
 
 def test_the_newest_committed_checkpoint_is_resumed_by_number_not_by_name(tmp_path: Path) -> None:
     save_and_commit(tmp_path, 2, 9, 10)
-    assert newest(tmp_path, world_size=2) == tmp_path / "global_step_10"
+    assert newest(tmp_path) == tmp_path / "global_step_10"
 
 
 def test_a_checkpoint_that_was_never_committed_is_ignored(tmp_path: Path, log: list[str]) -> None:
     save_and_commit(tmp_path, 1)
     save(tmp_path, 2)
-    assert newest(tmp_path, world_size=2) == tmp_path / "global_step_1"
+    assert newest(tmp_path) == tmp_path / "global_step_1"
     assert log == ["not resuming from global_step_2: it was never completed"]
 
 
 def test_without_any_checkpoint_there_is_nothing_to_resume(tmp_path: Path) -> None:
-    assert newest(tmp_path, world_size=2) is None
-    assert newest(tmp_path / "missing", world_size=2) is None
+    assert newest(tmp_path) is None
+    assert newest(tmp_path / "missing") is None
 
 
 def damage_a_file(checkpoint: Path) -> None:
@@ -107,14 +115,8 @@ def test_a_harmed_checkpoint_falls_back_to_the_older_one_and_says_why(
 ) -> None:
     older, newer = save_and_commit(tmp_path, 3, 4)
     harm(newer)
-    assert newest(tmp_path, world_size=2) == older
+    assert newest(tmp_path) == older
     assert log == [f"not resuming from global_step_4: {reason}"]
-
-
-def test_a_checkpoint_of_another_world_size_is_refused(tmp_path: Path, log: list[str]) -> None:
-    save_and_commit(tmp_path, 3)
-    assert newest(tmp_path, world_size=1) is None
-    assert log == ["not resuming from global_step_3: it was written by 2 processes, this run has 1"]
 
 
 def test_a_commit_lists_every_file_and_can_be_repeated(tmp_path: Path) -> None:
@@ -124,7 +126,7 @@ def test_a_commit_lists_every_file_and_can_be_repeated(tmp_path: Path) -> None:
     assert committed.sizes == {WEIGHTS: 35, "data.pt": 8}
     assert committed.files.keys() == committed.sizes.keys()
     assert commit(checkpoint, 5, attempt=1, world_size=2) == committed
-    assert find_fault(checkpoint, world_size=2) is None
+    assert find_fault(checkpoint) is None
 
 
 def test_the_marker_is_absent_while_hashing_fails(
@@ -138,7 +140,7 @@ def test_the_marker_is_absent_while_hashing_fails(
     monkeypatch.setattr(checkpoints, "digest_of_file", fail)
     with pytest.raises(OSError, match="the disk is gone"):
         commit(checkpoint, 1, attempt=1, world_size=2)
-    assert find_fault(checkpoint, world_size=2) == "it was never completed"
+    assert find_fault(checkpoint) == "it was never completed"
 
 
 def test_everything_is_on_the_disk_before_the_marker_is_there(
@@ -162,17 +164,22 @@ def test_everything_is_on_the_disk_before_the_marker_is_there(
 def test_prune_keeps_the_newest_committed_ones_and_touches_no_other(tmp_path: Path) -> None:
     save_and_commit(tmp_path, 2, 9, 10, 11)
     save(tmp_path, 1)
-    prune(tmp_path, num_kept=2)
+    prune(tmp_path, num_kept=2, protected=())
     assert steps_in(tmp_path) == [1, 10, 11]
-    assert newest(tmp_path, world_size=2) == tmp_path / "global_step_11"
-    prune(tmp_path, num_kept=5)
+    assert newest(tmp_path) == tmp_path / "global_step_11"
+    prune(tmp_path, num_kept=5, protected=())
     assert steps_in(tmp_path) == [1, 10, 11]
+
+
+def test_prune_leaves_the_protected_steps(tmp_path: Path) -> None:
+    save_and_commit(tmp_path, 2, 3, 4, 5)
+    prune(tmp_path, num_kept=1, protected={3})
+    assert steps_in(tmp_path) == committed_steps(tmp_path) == [3, 5]
 
 
 def test_what_lies_ahead_of_the_point_of_resume_is_removed(tmp_path: Path, log: list[str]) -> None:
     save_and_commit(tmp_path, 1, 2)
     save(tmp_path, 3)
-    (tmp_path / "latest_ckpt_global_step.txt").write_text("3")
     drop_newer(tmp_path, tmp_path / "global_step_2")
     assert steps_in(tmp_path) == [1, 2]
     assert log == ["removing global_step_3, which is ahead of the point of resume"]
@@ -192,7 +199,7 @@ def test_a_removal_that_is_cut_short_leaves_no_complete_checkpoint(
     with pytest.raises(KeyboardInterrupt):
         checkpoints.remove(checkpoint)
     assert (checkpoint / WEIGHTS).exists()
-    assert newest(tmp_path, world_size=2) is None
+    assert newest(tmp_path) is None
 
 
 def test_a_line_is_appended_and_a_torn_last_line_closed_first(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 import containers.trainer.cpu_device  # noqa: F401  before SkyRL
 from configs.jobs import TrainJob
 from configs.loader import load_config
+from containers.trainer.checkpoints import committed_steps
 from containers.trainer.fence import Fence, Superseded
 from containers.trainer.recorder import Recorder, check_finite
 
@@ -64,6 +65,23 @@ def test_a_superseded_recorder_adds_no_line_and_commits_nothing(tmp_path: Path) 
     assert job.metrics.read_bytes() == written
     assert sorted(path.name for path in unfinished.iterdir()) == ["weights.pt"]
     assert not job.adapters.exists()
+
+
+def test_the_best_checkpoint_outlives_newer_ones_in_a_later_attempt_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("containers.trainer.recorder.publish", lambda *_: None)
+    for attempt, successes in [(1, {1: 0.2, 2: 0.9}), (2, {3: 0.4, 4: 0.5, 5: 0.3})]:
+        job = make_job(tmp_path, attempt)
+        take(job.attempts, attempt)
+        recorder: Any = Recorder(job)
+        for step, success in successes.items():
+            folder = job.checkpoints / f"global_step_{step}"
+            folder.mkdir(parents=True)
+            saved = SimpleNamespace(global_step=step, logs=None, ckpt_path=str(folder))
+            recorder.on_save(None, saved, None)
+            recorder.on_log(None, logged(step, **{"environment/success": success}), None)
+    assert committed_steps(job.checkpoints) == [2, 4, 5]
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
