@@ -25,14 +25,15 @@ _POLL_S = 0.2
 def release_cancelled(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> None:
     """Prefect calls this once the process of a cancelled flow run has ended."""
     for path in Home.from_environment().runtime.glob("cluster-*.lock"):
-        holder = _read_holder(path)
+        holder = read_holder(path)
         if holder and holder.flow_run_id == str(flow_run.id):
             with path.open("a+") as file:
                 if _take(file):  # else another flow has it by now, and it is not ours to free
                     _free(reopen(holder.run_id))
 
 
-def _read_holder(path: Path) -> Holder | None:
+def read_holder(path: Path) -> Holder | None:
+    """Who holds the cluster of this lock, or held it last without giving it back."""
     try:
         return Holder.model_validate_json(path.read_text())
     except ValidationError:

@@ -21,7 +21,7 @@ _POLL_S = 2.0
 
 
 class Holder(BaseModel):
-    """Written into the lock of a cluster: who holds it, or held it last."""
+    """Written into the lock of a cluster: who holds it, or died holding it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -59,7 +59,10 @@ def _alone(context: Context) -> Generator[None]:
         holder = Holder(flow_run_id=str(flow_run.id), run_id=context.run.run_id)
         file.write(holder.model_dump_json())
         file.flush()
-        yield
+        try:
+            yield
+        finally:  # not reached by a process that is killed: what it held is found by its name
+            file.truncate(0)
 
 
 @task(task_run_name="cluster", cache_policy=NO_CACHE)

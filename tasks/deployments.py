@@ -32,7 +32,7 @@ _DEPLOY_TIMEOUT_S = 180
 _POLL_S = 1.0
 _LOG_PAGE = 200
 _LOGS_TIMEOUT_S = 10
-_CRASHED_TIMEOUT_S = 30
+_CRASHED_TIMEOUT_S = 90
 _LAST_LINE = "Finished in state"
 _STAGE_LINE = re.compile(r"[a-z]+: ")
 """What stages log starts with their name; the rest is Prefect's own book-keeping."""

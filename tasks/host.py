@@ -14,6 +14,7 @@ from tasks.backends.protocols import HostedModel, Image
 from tasks.context import Context
 from tasks.home import Home
 from tasks.records import EvaluateRecord, HostRecord, write_whole
+from tasks.turn import check_turn
 
 
 class Hosted(BaseModel):
@@ -30,6 +31,7 @@ class Hosted(BaseModel):
 def host_adapter(context: Context, image: Image, scores: EvaluateRecord) -> HostRecord:
     """Serve the adapter of `scores`, or see that it is served."""
     log = get_run_logger()
+    check_turn(context.run)
     model = _model(context, image, scores)
     endpoint = context.backends.models.find(model)
     if endpoint is None:

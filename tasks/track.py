@@ -1,7 +1,9 @@
 """Trackers are views: what the trainer wrote to files is relayed to MLflow and to the operator.
 
 Only steps up to the newest committed checkpoint are relayed: a step that may still be trained
-again is not history yet. A tracker that is away never stops training; the relay catches up.
+again is not history yet. The tracker itself says up to where it was told, so that nothing is told
+twice, not even when training falls back behind a checkpoint that was damaged later. A tracker
+that is away never stops training; the relay catches up.
 """
 
 import statistics
@@ -18,9 +20,10 @@ from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
 
 from configs.jobs import MetricsLine
-from tasks.backends.protocols import Point
+from tasks.backends.protocols import ATTEMPT, Point
 from tasks.context import Context
 from tasks.records import EvaluateRecord
+from tasks.turn import Superseded, check_turn, turn
 
 MODEL_NAME = "ariadne-maze-solver"
 SUCCESS = "environment/success"
@@ -40,6 +43,7 @@ class Relay:
         self._steps = context.run.follow_steps()
         self._recent: deque[MetricsLine] = deque(maxlen=_RECENT_STEPS)
         self._untracked: dict[int, MetricsLine] = {}
+        self._told: int | None = None
         self._shown = 0
         self._artifact: Any = None
         self._artifact_at = 0.0
@@ -93,16 +97,28 @@ class Relay:
             self._log.warning("progress is not shown for now: %s", error)
 
     def _track(self, committed: int) -> None:
-        steps = sorted(step for step in self._untracked if step <= committed)
-        if not steps:
+        lines = [self._untracked[step] for step in sorted(self._untracked) if step <= committed]
+        if not lines:
             return
-        lines = [self._untracked[step] for step in steps]
+        check_turn(self._context.run)
         try:
-            self._context.backends.tracker.log(self._context.run.run_id, _points(lines))
-            for step in steps:
-                del self._untracked[step]
+            self._told = tell(self._context, lines, self._told)
+            for line in lines:
+                del self._untracked[line.step]
         except Exception as error:  # the tracker is a view; the file keeps what it missed
             self._log.warning("the tracker does not take metrics for now: %s", error)
+
+
+def tell(context: Context, lines: list[MetricsLine], told: int | None = None) -> int:
+    """Tell the tracker the steps it has not heard of; the newest it knows then.
+
+    `told` is the newest it knew, if somebody has asked already.
+    """
+    tracker, run_id = context.backends.tracker, context.run.run_id
+    known = tracker.last_step(run_id) if told is None else told
+    new = [line for line in lines if line.step > known]
+    tracker.log(run_id, _points(new))
+    return max([known, *(line.step for line in new)])
 
 
 @task(task_run_name="track", cache_policy=NO_CACHE, retries=3, retry_delay_seconds=2)
@@ -121,22 +137,29 @@ def open_tracked_run(context: Context) -> str:
 
 @contextmanager
 def tracked_run(context: Context) -> Generator[str]:
-    """An MLflow run that is running while the work is, and failed when it failed; its address."""
-    address = open_tracked_run(context)
-    get_run_logger().info("track: %s", address)
-    try:
-        yield address
-    except Exception:
-        context.backends.tracker.close(context.run.run_id, "FAILED")
-        raise
+    """Our turn on the run, and its MLflow run: running while the work is, failed when it failed.
+
+    Yields its address.
+    """
+    with turn(context.run):
+        address = open_tracked_run(context)
+        get_run_logger().info("track: %s", address)
+        try:
+            yield address
+        except Superseded:
+            raise
+        except Exception:
+            context.backends.tracker.close(context.run.run_id, "FAILED")
+            raise
 
 
 @task(task_run_name="track results", cache_policy=NO_CACHE, retries=3, retry_delay_seconds=2)
 def track_results(context: Context, scores: EvaluateRecord) -> str:
     """Log the evaluation, register the adapter, end the run; returns the model version."""
     tracker, run = context.backends.tracker, context.run
+    check_turn(run)
     steps = run.steps()
-    tracker.log(run.run_id, _points(steps))  # once more: it may have been away at the end
+    tell(context, steps)  # it may have been away at the end
     values = {
         "test/solved": float(scores.num_solved),
         "test/solved_base": float(scores.num_solved_base),
@@ -162,7 +185,14 @@ def _describe_gap(line: MetricsLine) -> str:
 
 
 def _points(lines: list[MetricsLine]) -> list[Point]:
-    return [Point(step=line.step, time_ms=line.wall_time_ms, values=line.values) for line in lines]
+    return [
+        Point(
+            step=line.step,
+            time_ms=line.wall_time_ms,
+            values={**line.values, ATTEMPT: float(line.attempt)},
+        )
+        for line in lines
+    ]
 
 
 def _flatten(prefix: str, value: Any) -> list[tuple[str, str]]:

@@ -9,7 +9,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from configs.schema import ClusterConfig
-from tasks.backends.protocols import Cluster, Endpoint, HostedModel, Image, JobStatus, Point
+from tasks.backends.protocols import (
+    ATTEMPT,
+    Cluster,
+    Endpoint,
+    HostedModel,
+    Image,
+    JobStatus,
+    Point,
+)
 from tasks.backends.wiring import Backends
 
 IMAGE = Image(digest="1" * 64, python="/image/bin/python", app="/image/app")
@@ -102,12 +110,14 @@ class FakeTracker:
     told: list[int] = field(default_factory=list)
     """Steps, as often as they came."""
     opened: set[str] = field(default_factory=set)
+    closed: dict[str, str] = field(default_factory=dict)
     versions: list[str] = field(default_factory=list)
     """Digests of the registered adapters."""
 
     def open(self, run_id: str, parameters: dict[str, str], tags: dict[str, str]) -> str:
         self.opened.add(run_id)
         self._reach(run_id)
+        self.closed.pop(run_id, None)
         return f"/runs/{run_id}"
 
     def log(self, run_id: str, points: Sequence[Point]) -> None:
@@ -115,12 +125,20 @@ class FakeTracker:
         self.told += [point.step for point in points]
         self.points += [point for point in points if point not in self.points]
 
+    def last_step(self, run_id: str) -> int:
+        self._reach(run_id)
+        return max((point.step for point in self.points if ATTEMPT in point.values), default=0)
+
     def log_file(self, run_id: str, path: Path, folder: str) -> None:
         self._reach(run_id)
         assert path.is_file()
 
     def close(self, run_id: str, status: str) -> None:
         self._reach(run_id)
+        self.closed[run_id] = status
+
+    def is_running(self, run_id: str) -> bool:
+        return run_id in self.opened and run_id not in self.closed
 
     def register(
         self, run_id: str, name: str, digest: str, folder: Path, tags: dict[str, str]

@@ -23,7 +23,8 @@ def flow_of(deployment: dict[str, Any]) -> Flow[..., Any]:
 
 
 def test_the_deployments_are_those_operators_know() -> None:
-    assert [each["name"] for each in DEPLOYMENTS] == ["post-train", "evaluate", "host", "rollback"]
+    names = [each["name"] for each in DEPLOYMENTS]
+    assert names == ["post-train", "evaluate", "host", "rollback", "sweep"]
 
 
 def test_no_key_is_unknown_to_prefect() -> None:
@@ -58,6 +59,11 @@ def test_the_schedule_is_paused_and_survives_a_new_registration() -> None:
     (schedule,) = DEPLOYMENTS[0]["schedules"]
     assert schedule["slug"] == "nightly"
     assert schedule["active"] is False
+
+
+def test_the_sweep_is_on_from_the_start() -> None:
+    (schedule,) = DEPLOYMENTS[-1]["schedules"]
+    assert (schedule["interval"], schedule["active"]) == (1800, True)
 
 
 def test_the_form_shows_described_and_bounded_parameters() -> None:

@@ -1,5 +1,6 @@
 """The relay to trackers: every committed step once, and no outage holds the training up."""
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +18,7 @@ from tasks.evaluate import evaluate
 from tasks.records import EvaluateRecord
 from tasks.track import Relay, track_results
 from tasks.train import train
+from tasks.turn import Superseded, Turn
 from tests.fakes import CLUSTER, IMAGE, FakeTracker, Program
 from tests.samples import make_context, plays, train_step, trains, without_waiting
 
@@ -90,6 +92,31 @@ def test_a_step_trained_anew_is_relayed_as_it_was_trained_in_the_end(
     assert successes == [(1, 0.1), (2, 0.1), (3, 0.2), (4, 0.2)]
 
 
+def test_a_step_that_was_told_and_is_trained_anew_is_not_told_again(
+    context: Context, relay: Relay
+) -> None:
+    for step in (1, 2, 3, 4):
+        train_step(job(context), step)
+        relay.poll()
+    shutil.rmtree(context.run.checkpoints / "global_step_4")  # damaged: the trainer drops it
+    with disable_run_logger():
+        later = Relay(context)
+    for step in (3, 4, 5, 6):
+        train_step(job(context, attempt=2), step)
+        later.poll()
+    assert tracked(context) == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_flow_that_was_taken_over_tells_nothing(context: Context, relay: Relay) -> None:
+    for step in (1, 2):
+        train_step(job(context), step)
+    other = Turn(flow_run_id="another", host="elsewhere", pid=1, started=0.0)
+    (context.run.folder / "turn.json").write_text(other.model_dump_json())
+    with pytest.raises(Superseded, match="taken over by flow run another"):
+        relay.poll()
+    assert tracked(context) == []
+
+
 def test_a_point_has_the_time_and_values_that_the_trainer_wrote(
     context: Context, relay: Relay
 ) -> None:
@@ -97,7 +124,8 @@ def test_a_point_has_the_time_and_values_that_the_trainer_wrote(
         train_step(job(context), step)
     relay.poll()
     (line, _), (point, _) = context.run.steps(), tracker_of(context).points
-    assert (point.time_ms, point.values) == (line.wall_time_ms, line.values)
+    assert point.time_ms == line.wall_time_ms
+    assert point.values == {**line.values, "attempt": 1.0}
 
 
 def test_training_relays_all_steps_once_over_all_attempts(context: Context) -> None:

@@ -39,7 +39,6 @@ class ServerPlan:
     max_num_seqs: int
     lora_rank: int
     max_images: int
-    seed: int = 0
     adapters: dict[str, Path] = field(default_factory=dict)
     kv_cache_gb: int = 1
     asks_for_key: bool = False
@@ -52,7 +51,7 @@ def command(plan: ServerPlan) -> list[str]:
         *(sys.executable, "-m", plan.module),
         *("--model", str(plan.model), "--served-model-name", plan.served_name),
         *("--host", "127.0.0.1", "--port", str(plan.port)),
-        *("--dtype", plan.dtype, "--seed", str(plan.seed)),
+        *("--dtype", plan.dtype),
         *("--max-model-len", str(plan.max_model_len), "--max-num-seqs", str(plan.max_num_seqs)),
         *("--limit-mm-per-prompt", f'{{"image": {plan.max_images}, "video": 0}}'),
         *("--enable-lora", "--max-lora-rank", str(plan.lora_rank)),

@@ -80,6 +80,7 @@ class MazeExperiment(BasePPOExp):
             inference_engine_client=inference_engine_client,
             tokenizer=tokenizer,
             policy_model_name=resolve_policy_model_name(cfg),
+            seed=self._job.config.train.seed,
             cache_block_tokens=self._cache_block_tokens(),
         )
 

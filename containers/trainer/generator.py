@@ -8,6 +8,10 @@ Here every id sampled is kept as it is and only the new message is rendered, beh
 exchange whose length is known. What is the same for many episodes (all samples of a group start
 alike; a maze has few different pictures) is rendered once. An answer that holds a vision token
 is cut there and ends its episode unrewarded, so image tokens and images always match.
+
+Each answer is drawn with a seed of its own, made of the run's seed, the episode and the place in
+it. So a step that is trained anew after a crash plays the same episodes again, whatever else the
+server does at the time, and the history of a run has no seam.
 """
 
 import asyncio
@@ -26,6 +30,7 @@ from skyrl.train.generators.base import TRAINING_PHASE_TRAIN
 from skyrl.train.generators.skyrl_gym_generator import TrajectoryOutput
 from skyrl.train.generators.skyrl_vlm_generator import SkyRLVLMGymGenerator
 
+from configs.digests import digest_of
 from containers.trainer.conversation import Message
 
 VISION_TOKENS = (
@@ -123,10 +128,13 @@ class Episode:
 class TokenTruthGenerator(SkyRLVLMGymGenerator):
     """SkyRL's VLM generator with `agent_loop` replaced; what surrounds it is unchanged."""
 
-    def __init__(self, *args: Any, cache_block_tokens: int | None, **kwargs: Any) -> None:
+    def __init__(
+        self, *args: Any, seed: int, cache_block_tokens: int | None, **kwargs: Any
+    ) -> None:
         """`cache_block_tokens`: block size of the server's prefix cache, where that cache is
         known to hold every running episode; None sends all pixels every time."""
         super().__init__(*args, **kwargs)
+        self._seed = seed
         self._block = cache_block_tokens
         self._rendered: dict[str, asyncio.Task[RenderedMessage]] = {}
         vocabulary = self.tokenizer.get_vocab()
@@ -215,7 +223,7 @@ class TokenTruthGenerator(SkyRLVLMGymGenerator):
         request: dict[str, Any] = {
             "prompt_token_ids": [episode.ids],
             "session_ids": [session],
-            "sampling_params": sampling,
+            "sampling_params": {**sampling, "seed": self._draw(session, len(episode.ids))},
             "mm_features": [features] if features else None,
             "cache_salt": cache_salt,
         }
@@ -226,6 +234,10 @@ class TokenTruthGenerator(SkyRLVLMGymGenerator):
         scores = output["response_logprobs"]
         logprobs = list(scores[0]) if scores and scores[0] else [0.0] * len(ids)
         return ids, logprobs, output["stop_reasons"][0]
+
+    def _draw(self, session: str, position: int) -> int:
+        """The seed of the answer at a position of an episode."""
+        return int(digest_of([self._seed, session, position])[:8], 16)
 
     def _num_cached(self, episode: Episode) -> int:
         """Tokens in full blocks that the server computed for this episode's previous answer."""

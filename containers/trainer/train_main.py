@@ -104,7 +104,7 @@ def rollout_server(job: TrainJob) -> Any:
 
 
 def server_plan(job: TrainJob) -> ServerPlan:
-    """The server of an attempt; it samples other answers than that of the attempt before."""
+    """The server of an attempt."""
     config = job.config
     return ServerPlan(
         module=SKYRL_SERVER,
@@ -117,7 +117,6 @@ def server_plan(job: TrainJob) -> ServerPlan:
         max_num_seqs=config.train.rollout_concurrency,
         lora_rank=config.train.lora.rank,
         max_images=config.mazes.max_turns,
-        seed=config.train.seed + job.attempt,
         kv_cache_gb=config.train.kv_cache_gb,
     )
 

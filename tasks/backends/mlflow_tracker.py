@@ -8,7 +8,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, Run, RunTag, ViewType
 from mlflow.exceptions import MlflowException
 
-from tasks.backends.protocols import Point
+from tasks.backends.protocols import ATTEMPT, Point
 
 EXPERIMENT = "ariadne"
 _RUN_TAG = "ariadne.run_id"
@@ -45,11 +45,19 @@ class MlflowTracker:
         for first in range(0, len(metrics), _METRICS_PER_CALL):
             self._client.log_batch(tracked, metrics=metrics[first : first + _METRICS_PER_CALL])
 
+    def last_step(self, run_id: str) -> int:
+        history = self._client.get_metric_history(self._get(run_id).info.run_id, ATTEMPT)
+        return max((point.step for point in history), default=0)
+
     def log_file(self, run_id: str, path: Path, folder: str) -> None:
         self._client.log_artifact(self._get(run_id).info.run_id, str(path), folder)
 
     def close(self, run_id: str, status: Literal["FINISHED", "FAILED", "KILLED"]) -> None:
         self._client.set_terminated(self._get(run_id).info.run_id, status)
+
+    def is_running(self, run_id: str) -> bool:
+        run = self._find(run_id)
+        return run is not None and run.info.status == "RUNNING"
 
     def register(
         self, run_id: str, name: str, digest: str, folder: Path, tags: dict[str, str]

@@ -172,6 +172,10 @@ class ModelServer(Protocol):
     def serve(self, model: HostedModel) -> Endpoint: ...
 
 
+ATTEMPT = "attempt"
+"""A value of every training step: which attempt trained it."""
+
+
 class Point(Fact):
     """Values of one training step."""
 
@@ -189,9 +193,17 @@ class Tracker(Protocol):
 
     def log(self, run_id: str, points: Sequence[Point]) -> None: ...
 
+    def last_step(self, run_id: str) -> int:
+        """The newest training step it has a point of; 0 where it has none."""
+        ...
+
     def log_file(self, run_id: str, path: Path, folder: str) -> None: ...
 
     def close(self, run_id: str, status: Literal["FINISHED", "FAILED", "KILLED"]) -> None: ...
+
+    def is_running(self, run_id: str) -> bool:
+        """Whether it was opened and never closed since; False for one it does not know."""
+        ...
 
     def register(
         self, run_id: str, name: str, digest: str, folder: Path, tags: dict[str, str]

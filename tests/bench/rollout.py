@@ -125,7 +125,7 @@ async def play(job: TrainJob, url: str, kind: type[SkyRLVLMGymGenerator], num_ma
     )
     await client.load_lora_adapter(_ADAPTER, str(job.scratch / "adapter"))
     cfg = translate(job, job.scratch, url, None)
-    ours: dict[str, Any] = {"cache_block_tokens": CPU_BLOCK_TOKENS}
+    ours: dict[str, Any] = {"seed": 1, "cache_block_tokens": CPU_BLOCK_TOKENS}
     arguments = ours if kind is TokenTruthGenerator else {}
     gym = cfg.environment.skyrl_gym
     generator = kind(cfg.generator, gym, client, tokenizer, _ADAPTER, **arguments)

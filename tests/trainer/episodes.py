@@ -52,7 +52,7 @@ def make_generator(
 ) -> SkyRLVLMGymGenerator:
     """A generator of the smoke profile; ours sends all pixels unless `arguments` say otherwise."""
     if kind is TokenTruthGenerator:
-        arguments = {"cache_block_tokens": None} | arguments
+        arguments = {"seed": 1, "cache_block_tokens": None} | arguments
     nowhere = Path("/nonexistent")
     job = TrainJob(
         run_id="test",

@@ -21,7 +21,7 @@ from tests.trainer.episodes import (
     solving_script,
     spelled_out,
 )
-from tests.trainer.stand_in_server import BLOCK, pixels_of
+from tests.trainer.stand_in_server import BLOCK, StandInServer, pixels_of
 
 
 def test_canonical_answers_give_what_skyrl_gives() -> None:
@@ -121,3 +121,17 @@ def test_a_group_shares_its_renderings_and_the_next_batch_makes_new_ones() -> No
     assert sorted(server.finished) == ["maze_0", "maze_1", "maze_2"]
     play_group(generator, 1)
     assert len(server.renderings) == 2 * len(alone.renderings)
+
+
+def seeds(server: StandInServer) -> set[int]:
+    return {request["sampling_params"]["seed"] for request in server.requests}
+
+
+def test_every_answer_has_a_seed_of_its_own_and_the_same_one_when_it_is_played_anew() -> None:
+    first, again, other = (server_for(*solving_script()) for _ in range(3))
+    play_group(make_generator(first), 3)
+    play_group(make_generator(again), 3)
+    play_group(make_generator(other, seed=2), 3)
+    assert len(seeds(first)) == len(first.requests) > 3
+    assert seeds(first) == seeds(again)
+    assert not seeds(first) & seeds(other)
