@@ -1,5 +1,6 @@
 """Stage evaluate: the base and the adapter on all fixed mazes, or an error."""
 
+import time
 from pathlib import Path
 
 from prefect import task
@@ -10,13 +11,15 @@ from configs.digests import digest_of
 from configs.jobs import AdapterManifest, EvaluateJob, EvaluationSummary
 from tasks import records
 from tasks.adapters import read_intact
-from tasks.backends.protocols import Image
-from tasks.cluster import ensure_cluster
+from tasks.backends.protocols import Image, JobStatus
+from tasks.cluster import ensure_cluster, give_up_cluster
 from tasks.context import Context
-from tasks.failures import telling_line
+from tasks.failures import classify, telling_line
 from tasks.jobs import follow, job_environment, program
 from tasks.records import EvaluateRecord
 from tasks.run_dir import Run
+
+_MAX_TRIES = 3
 
 
 def find_evaluation(run: Run, adapter: Path) -> EvaluateRecord | None:
@@ -105,6 +108,29 @@ def _play(context: Context, image: Image, adapter: Path | None, digest: str | No
 
 
 def _run_job(context: Context, image: Image, submission_id: str, job: EvaluateJob) -> None:
+    """Have the job done, again where its failure is one that passes.
+
+    Raises:
+        RuntimeError: it failed for good; one line.
+    """
+    for tries_left in reversed(range(_MAX_TRIES)):
+        status, text = _try_job(context, image, submission_id, job)
+        if status == "succeeded":
+            return
+        failure = classify(status, text, has_moved=False)
+        reason = f"the evaluation {status}: {failure.cause}: {telling_line(text)}"
+        if failure.action == "stop" or not tries_left:
+            raise RuntimeError(f"{reason}. Next: {failure.advice} ({job.scratch})")
+        get_run_logger().warning("evaluate: %s; next: %s", reason, failure.action)
+        if failure.action == "new cluster":
+            give_up_cluster(context)
+        time.sleep(failure.wait_s)
+
+
+def _try_job(
+    context: Context, image: Image, submission_id: str, job: EvaluateJob
+) -> tuple[JobStatus, str]:
+    """Run the job, or adopt it, to its end; that and its log."""
     jobs = context.backends.jobs(ensure_cluster(context, image))
     file = job.write(job.scratch / "job.json")
     # Whoever comes here lacks results, so also a job that succeeded has to be done again.
@@ -115,8 +141,7 @@ def _run_job(context: Context, image: Image, submission_id: str, job: EvaluateJo
     status = follow(jobs, submission_id, lambda: None)
     text = jobs.logs(submission_id)
     (job.scratch / "job.log").write_text(text)
-    if status != "succeeded":
-        raise RuntimeError(f"the evaluation {status}: {telling_line(text)}; see {job.scratch}")
+    return status, text
 
 
 def _inputs(run: Run, adapter_digest: str | None) -> str:
