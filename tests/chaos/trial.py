@@ -138,6 +138,7 @@ class Trial:
             self.note_progress()
             time.sleep(0.2)
         self.note_progress()
+        wait_until(lambda: not self.flow_processes())  # its last breath comes after its last state
         return self.flow.returncode
 
     def note_progress(self) -> None:
