@@ -139,6 +139,8 @@ class HostConfig(Section):
     """Port of the endpoint on 127.0.0.1; 0 takes a free one and keeps it."""
     adapter_name: str = Field("maze-solver", pattern=r"^[a-z0-9][a-z0-9.-]{0,62}$")
     """Model name under which the adapter answers; the base answers as `base`."""
+    num_replicas: int = Field(1, ge=1, le=64)
+    """Model servers behind the one address."""
     start_timeout_s: int = Field(300, ge=10, le=7200)
 
 

@@ -9,11 +9,14 @@ from pydantic import BaseModel, ConfigDict
 
 from configs.digests import digest_of
 from configs.jobs import SolveJob
+from configs.serving import ServedAdapter
 from tasks import records
 from tasks.backends.protocols import HostedModel, Image
 from tasks.context import Context
 from tasks.home import Home
+from tasks.proof import choose_probes
 from tasks.records import EvaluateRecord, HostRecord, write_whole
+from tasks.run_dir import open_run
 from tasks.turn import check_turn
 
 
@@ -37,15 +40,15 @@ def host_adapter(context: Context, image: Image, scores: EvaluateRecord) -> Host
     if endpoint is None:
         log.info("host: loading adapter %s", scores.adapter_digest[:12])
         endpoint = context.backends.models.serve(model)
-    log.info("host: %s answers as %r", endpoint.url, model.adapter_name)
+    log.info("host: %s answers as %r", endpoint.url, model.alias)
     record = HostRecord(
         inputs=digest_of(model),
         endpoint=endpoint,
-        adapter_name=model.adapter_name,
+        adapter_name=model.alias,
         adapter_digest=scores.adapter_digest,
     )
     records.save(record, context.run.records)
-    SolveJob(config=context.config, url=endpoint.url, model=model.adapter_name).write(
+    SolveJob(config=context.config, url=endpoint.url, model=model.alias).write(
         solve_job_file(context.home)
     )
     _remember(
@@ -92,15 +95,33 @@ def _model(context: Context, image: Image, scores: EvaluateRecord) -> HostedMode
     return HostedModel(
         base=config.model.path,
         base_digest=context.run.file.base_digest,
-        adapter=scores.adapter,
-        adapter_digest=scores.adapter_digest,
-        adapter_name=config.host.adapter_name,
+        champion=ServedAdapter(digest=scores.adapter_digest, folder=scores.adapter),
+        previous=_at_hand(context, scores),
+        alias=config.host.adapter_name,
+        probes=choose_probes(scores, context.run.mazes()),
+        num_replicas=config.host.num_replicas,
         port=config.host.port,
         dtype=config.evaluate.dtype,
         device=config.train.device,
         max_model_len=config.model.max_model_len,
-        max_images=config.mazes.max_turns,
+        mazes=config.mazes,
+        max_action_tokens=config.evaluate.max_action_tokens,
         lora_rank=config.train.lora.rank,
         image=image,
         timeout_s=config.host.start_timeout_s,
     )
+
+
+def _at_hand(context: Context, scores: EvaluateRecord) -> ServedAdapter | None:
+    """What served last beside this adapter, if it is still there and of the same base."""
+    others = [h for h in history(context.home) if h.adapter_digest != scores.adapter_digest]
+    if not others:
+        return None
+    try:
+        run = open_run(context.home.runs, others[-1].run_id)
+        folder = run.adapter(others[-1].step)
+    except ValueError:  # its run or adapter was deleted
+        return None
+    if run.file.base_digest != context.run.file.base_digest:
+        return None
+    return ServedAdapter(digest=others[-1].adapter_digest, folder=folder)

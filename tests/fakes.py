@@ -157,21 +157,28 @@ class FakeTracker:
 
 @dataclass
 class FakeModels:
-    """Implements `ModelServer`: one server, which reads the adapter when it starts."""
+    """Implements `ModelServer`: servers behind a door, which read an adapter when it is asked for.
+
+    A wish that fails leaves what was served before.
+    """
 
     started: list[str] = field(default_factory=list)
+    """Digests of the champions, as they came."""
+    wishes: list[HostedModel] = field(default_factory=list)
     _serves: HostedModel | None = None
 
     def find(self, model: HostedModel) -> Endpoint | None:
         if self._serves != model:
             return None
-        names = {"base": model.base_digest, model.adapter_name: model.adapter_digest}
+        names = {"base": model.base_digest, model.alias: model.champion.digest}
         return Endpoint(url=f"http://127.0.0.1:{model.port}/v1", models=names)
 
     def serve(self, model: HostedModel) -> Endpoint:
-        if not (model.adapter / "adapter_model.safetensors").is_file():
+        assert model.previous is None or model.previous.digest != model.champion.digest
+        self.wishes.append(model)
+        if not (model.champion.folder / "adapter_model.safetensors").is_file():
             raise RuntimeError("the model server does not serve; see its log")
-        self.started.append(model.adapter_digest)
+        self.started.append(model.champion.digest)
         self._serves = model
         endpoint = self.find(model)
         assert endpoint is not None

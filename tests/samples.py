@@ -171,7 +171,13 @@ def plays(num_solved: int, num_played: int = 64, then: JobStatus = "succeeded") 
                 seconds=1.0,
             )
             job.output.mkdir(parents=True, exist_ok=True)
-            (job.output / "episodes.jsonl").write_text("{}\n" * num_played)
+            who = job.adapter.name if job.adapter else "base"
+            episodes = [
+                {"solved": each, "turns": [{"reply": f"{who} on {number}"}]}
+                for number, each in enumerate(solved)
+            ]
+            lines = "".join(json.dumps(episode) + "\n" for episode in episodes)
+            (job.output / "episodes.jsonl").write_text(lines)
             (job.output / "summary.json").write_text(summary.model_dump_json())
         yield then
 

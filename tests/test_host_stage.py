@@ -130,3 +130,20 @@ def test_a_rollback_with_nothing_before_is_refused(context: Context) -> None:
     assert reason(lambda: previous(context.home)) == line
     host(context, scores_of(context, 6))
     assert reason(lambda: previous(context.home)) == line
+
+
+def test_what_served_before_stays_at_hand(context: Context) -> None:
+    first, second = scores_of(context, 2), scores_of(context, 4)
+    for scores in (first, second, first):
+        host(context, scores)
+    at_hand = [
+        wish.previous.digest if wish.previous else None for wish in models_of(context).wishes
+    ]
+    assert at_hand == [None, first.adapter_digest, second.adapter_digest]
+
+
+def test_what_served_before_and_was_deleted_is_not_at_hand(context: Context) -> None:
+    host(context, scores_of(context, 2))
+    shutil.rmtree(context.run.adapter(2))
+    host(context, scores_of(context, 4))
+    assert models_of(context).wishes[-1].previous is None

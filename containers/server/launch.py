@@ -13,9 +13,6 @@ from typing import Literal
 OPENAI_SERVER = "vllm.entrypoints.openai.api_server"
 SKYRL_SERVER = "skyrl.backends.skyrl_train.inference_servers.vllm_server_actor"
 
-BASE_NAME = "base"
-"""Model name under which the base answers."""
-
 CPU_BLOCK_TOKENS = 32
 """Block of the prefix cache on a CPU. Its default of 128 finds no common prefix in short talks."""
 
@@ -43,6 +40,9 @@ class ServerPlan:
     kv_cache_gb: int = 1
     asks_for_key: bool = False
     """Whether VLLM_API_KEY, where it is set, is asked of clients."""
+    max_adapters: int = 1
+    """Adapters that requests of one moment may use. More than one may also come and go while the
+    server runs; who may reach its port may load any folder, so it stands behind a door."""
 
 
 def command(plan: ServerPlan) -> list[str]:
@@ -55,6 +55,7 @@ def command(plan: ServerPlan) -> list[str]:
         *("--max-model-len", str(plan.max_model_len), "--max-num-seqs", str(plan.max_num_seqs)),
         *("--limit-mm-per-prompt", f'{{"image": {plan.max_images}, "video": 0}}'),
         *("--enable-lora", "--max-lora-rank", str(plan.lora_rank)),
+        *("--max-loras", str(plan.max_adapters)),
         *("--generation-config", "vllm", "--logprobs-mode", "processed_logprobs"),
         *("--disable-uvicorn-access-log",),
     ]
@@ -78,6 +79,8 @@ def environment(plan: ServerPlan) -> dict[str, str]:
     }
     if not plan.asks_for_key:
         variables["VLLM_API_KEY"] = ""
+    if plan.max_adapters > 1:
+        variables["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "1"
     if plan.device == "cpu":
         variables |= {
             "VLLM_CPU_KVCACHE_SPACE": str(plan.kv_cache_gb),

@@ -1,23 +1,27 @@
-"""Become the inference server of a base and one adapter: the program of the server image.
+"""Become a model server behind the door: the program of the server image.
 
-python -m containers.server.serve --model FOLDER --adapter FOLDER --adapter-name NAME --port N
+python -m containers.server.serve --serving FILE --model FOLDER --port N
+
+It starts with the adapters of the serving file, so one that died comes back with what it had.
 """
 
 import argparse
 import os
 from pathlib import Path
 
-from containers.server.launch import BASE_NAME, OPENAI_SERVER, ServerPlan, command, environment
+from configs.serving import BASE_NAME, Serving
+from containers.server.launch import OPENAI_SERVER, ServerPlan, command, environment
 
 _MAX_NUM_SEQS = 64
+_MAX_ADAPTERS = 3
+"""The champion, the one before, and the one to come."""
 
 
 def main() -> None:
     """Read the command line and replace this process by the server."""
-    parser = argparse.ArgumentParser(description="Serve a base model and one adapter")
+    parser = argparse.ArgumentParser(description="Serve a base model and its adapters")
+    parser.add_argument("--serving", type=Path, required=True)
     parser.add_argument("--model", type=Path, required=True)
-    parser.add_argument("--adapter", type=Path, required=True)
-    parser.add_argument("--adapter-name", required=True)
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--device", choices=("cpu", "cuda"), required=True)
     parser.add_argument("--dtype", required=True)
@@ -25,6 +29,7 @@ def main() -> None:
     parser.add_argument("--max-images", type=int, required=True)
     parser.add_argument("--lora-rank", type=int, required=True)
     given = parser.parse_args()
+    serving = Serving.read(given.serving)
     plan = ServerPlan(
         module=OPENAI_SERVER,
         model=given.model,
@@ -36,7 +41,12 @@ def main() -> None:
         max_num_seqs=_MAX_NUM_SEQS,
         lora_rank=given.lora_rank,
         max_images=given.max_images,
-        adapters={given.adapter_name: given.adapter},
+        adapters={
+            adapter.name(serving.alias): adapter.folder
+            for adapter in serving.adapters
+            if adapter.folder.is_dir()  # one that was deleted must not keep the others away
+        },
+        max_adapters=_MAX_ADAPTERS,
         asks_for_key=True,
     )
     arguments = command(plan)

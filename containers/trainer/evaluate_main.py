@@ -15,7 +15,8 @@ from pathlib import Path
 
 from configs.jobs import EvaluateJob, EvaluationSummary
 from configs.mazes import MazeSet, load_maze_set
-from containers.server.launch import BASE_NAME, OPENAI_SERVER, ServerPlan
+from configs.serving import BASE_NAME
+from containers.server.launch import OPENAI_SERVER, ServerPlan
 from containers.trainer.checkpoints import write_atomically
 from containers.trainer.inference import free_port, inference_server
 from containers.trainer.player import ChatPlayer, PlayedEpisode

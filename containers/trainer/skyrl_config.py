@@ -6,7 +6,7 @@ from typing import Any
 from skyrl.train.config import SkyRLTrainConfig
 
 from configs.jobs import TrainJob
-from containers.server.launch import BASE_NAME
+from configs.serving import BASE_NAME
 from containers.trainer.rows import ENVIRONMENT
 
 

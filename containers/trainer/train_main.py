@@ -18,7 +18,8 @@ from loguru import logger
 
 from configs.jobs import TrainJob
 from configs.mazes import load_maze_set
-from containers.server.launch import BASE_NAME, SKYRL_SERVER, ServerPlan
+from configs.serving import BASE_NAME
+from containers.server.launch import SKYRL_SERVER, ServerPlan
 from containers.trainer import adapters, checkpoints
 from containers.trainer.fence import Fence
 from containers.trainer.inference import StartingServer, free_port, starting_server

@@ -6,7 +6,8 @@ from typing import Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from configs.schema import ClusterConfig
+from configs.schema import ClusterConfig, MazeConfig
+from configs.serving import Probe, ServedAdapter
 
 
 class Fact(BaseModel):
@@ -151,14 +152,20 @@ class HostedModel(Fact):
 
     base: Path
     base_digest: str
-    adapter: Path
-    adapter_digest: str
-    adapter_name: str
+    champion: ServedAdapter
+    previous: ServedAdapter | None
+    """What served before, of the same base: kept at hand to go back to."""
+    alias: str
+    """The model name that users ask for."""
+    probes: tuple[Probe, ...]
+    """What the champion said when it was evaluated: every replica has to say it again."""
+    num_replicas: int
     port: int
     dtype: str
     device: Literal["cpu", "cuda"]
     max_model_len: int
-    max_images: int
+    mazes: MazeConfig
+    max_action_tokens: int
     lora_rank: int
     image: Image
     timeout_s: int
@@ -169,7 +176,9 @@ class ModelServer(Protocol):
         """The running endpoint if it serves exactly this, or None."""
         ...
 
-    def serve(self, model: HostedModel) -> Endpoint: ...
+    def serve(self, model: HostedModel) -> Endpoint:
+        """Have it served and proven; what served before goes on until then, or on failure."""
+        ...
 
 
 ATTEMPT = "attempt"

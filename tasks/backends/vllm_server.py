@@ -1,7 +1,9 @@
-"""A vLLM server on this machine that serves the base and one adapter, supervised.
+"""vLLM servers on this machine behind one door, all supervised.
 
-It belongs to the machine, not to a flow: it goes on when the flow ends and is started again when
-it dies. What it serves is read from the server itself, never assumed.
+They belong to the machine, not to a flow: they go on when the flow ends and are started again
+when they die. What is wanted is a file (configs/serving.py); the door loads it into the running
+servers, proves each of them, and only then lets the new adapter answer. So a new adapter restarts
+nothing, and one that does not serve what was measured never answers at all.
 """
 
 import os
@@ -11,121 +13,186 @@ from pathlib import Path
 import httpx
 
 from configs.digests import digest_of
+from configs.serving import DoorStatus, Serving
 from tasks import ports
 from tasks.backends.protocols import Endpoint, HostedModel, Processes, ProcessSpec
 from tasks.home import Home, write_private
 
 HOST = "127.0.0.1"
-NAME = "model-server"
+DOOR = "model-door"
+SERVER = "model-server"
+_POLL_S = 0.2
 
 
 class VllmServer:
-    """Implements `ModelServer` with one supervised process."""
+    """Implements `ModelServer` with supervised processes."""
 
     def __init__(self, home: Home, processes: Processes) -> None:
         self._home = home
         self._processes = processes
 
     def find(self, model: HostedModel) -> Endpoint | None:
-        model = self._with_port(model)
-        spec = digest_of(self._spec(model))
-        if not self._started.is_file() or self._started.read_text() != spec:
+        wish = self._wish()
+        if wish is None or not self._is_started(model):
             return None
-        if _served_adapters(model).get(model.adapter_name) != str(model.adapter):
+        if self._serving(model, wish.generation) != wish or not self._is_served(model, wish):
             return None
-        return Endpoint(
-            url=_url(model),
-            models={"base": model.base_digest, model.adapter_name: model.adapter_digest},
-        )
+        return self._endpoint(model, wish)
 
     def serve(self, model: HostedModel) -> Endpoint:
-        """Start or replace the server and wait until it lists the adapter.
+        """Start what is missing, ask for the adapter, and wait until every server is proven.
 
         Raises:
-            RuntimeError: it ended, another program answers on its port, or it took too long.
+            RuntimeError: a server does not serve what was measured, or none came up in time, or
+                another program has the port. What served before goes on.
         """
-        model = self._with_port(model)
-        state = self._processes.state(NAME)
-        if (state is None or not state.running) and _answers(model):
-            raise RuntimeError(
-                f"port {model.port} is taken by another program: stop it or set host.port"
-            )
-        spec = self._spec(model)
-        self._processes.ensure(spec)
-        write_private(self._started, digest_of(spec))
-        deadline = time.monotonic() + model.timeout_s
-        while (endpoint := self.find(model)) is None:
-            state = self._processes.state(NAME)
-            if state is None or not state.running or time.monotonic() > deadline:
-                raise RuntimeError(f"the model server does not serve; see {self._log}")
-            time.sleep(0.5)
-        return endpoint
+        before = self._wish()
+        wish = self._serving(model, before.generation + 1 if before else 1)
+        self._refuse_taken_port(model)
+        write_private(self._file, wish.model_dump_json(indent=1) + "\n")
+        specs = self._specs(model)
+        for spec in specs:
+            self._processes.ensure(spec)
+        self._remove_others(specs)
+        write_private(self._started, digest_of(specs))
+        try:
+            self._await_proof(model, wish)
+        except RuntimeError:
+            if before:
+                again = before.model_copy(update={"generation": wish.generation + 1})
+                write_private(self._file, again.model_dump_json(indent=1) + "\n")
+            raise
+        return self._endpoint(model, wish)
 
-    def _with_port(self, model: HostedModel) -> HostedModel:
-        """A model that may have any port gets the one chosen before, or a free one for good."""
-        if model.port:
-            return model
-        with self._home.locked("model-server-port"):
-            file = self._home.hosting / "port"
+    def _await_proof(self, model: HostedModel, wish: Serving) -> None:
+        deadline = time.monotonic() + model.timeout_s
+        while not self._is_served(model, wish):
+            status = self._status(model)
+            for replica in status.replicas if status else ():
+                if replica.refuted == wish.generation:
+                    raise RuntimeError(f"the model server at {replica.url}: {replica.fault}")
+            if time.monotonic() > deadline:
+                faults = "; ".join(r.fault for r in status.replicas) if status else "no door"
+                logs = self._home.logs / f"{SERVER}-*.log"
+                raise RuntimeError(f"the model server does not serve ({faults}); see {logs}")
+            time.sleep(_POLL_S)
+
+    def _is_served(self, model: HostedModel, wish: Serving) -> bool:
+        status = self._status(model)
+        if status is None or status.serving != wish.generation:
+            return False
+        proven = [replica.proven == wish.generation for replica in status.replicas]
+        return len(proven) == len(wish.replicas) and all(proven)
+
+    def _status(self, model: HostedModel) -> DoorStatus | None:
+        try:
+            url = f"http://{HOST}:{self._port(model)}/status"
+            answer = httpx.get(url, timeout=10, headers=_authorisation()).raise_for_status()
+            return DoorStatus.model_validate_json(answer.text)
+        except (httpx.HTTPError, ValueError):
+            return None
+
+    def _endpoint(self, model: HostedModel, wish: Serving) -> Endpoint:
+        names = {"base": wish.base_digest, wish.alias: wish.champion.digest}
+        return Endpoint(url=f"http://{HOST}:{self._port(model)}/v1", models=names)
+
+    def _serving(self, model: HostedModel, generation: int) -> Serving:
+        ports_of_servers = [self._any_port(f"{SERVER}-{n}") for n in _numbers(model)]
+        return Serving(
+            generation=generation,
+            alias=model.alias,
+            base_digest=model.base_digest,
+            champion=model.champion,
+            previous=model.previous,
+            probes=model.probes,
+            replicas=tuple(f"http://{HOST}:{port}" for port in ports_of_servers),
+            mazes=model.mazes,
+            max_action_tokens=model.max_action_tokens,
+        )
+
+    def _wish(self) -> Serving | None:
+        """What was asked for last."""
+        try:
+            return Serving.read(self._file)
+        except (FileNotFoundError, ValueError):
+            return None
+
+    def _refuse_taken_port(self, model: HostedModel) -> None:
+        state = self._processes.state(DOOR)
+        port = self._port(model)
+        if (state is None or not state.running) and not ports.is_free(port):
+            raise RuntimeError(
+                f"port {port} is taken by {ports.holder(port)}: stop it or set host.port"
+            )
+
+    def _remove_others(self, specs: list[ProcessSpec]) -> None:
+        wanted = {spec.name for spec in specs}
+        for state in self._processes.states():
+            if state.name.startswith(f"{SERVER}-") and state.name not in wanted:
+                self._processes.remove(state.name)
+
+    def _port(self, model: HostedModel) -> int:
+        return model.port or self._any_port(DOOR)
+
+    def _any_port(self, name: str) -> int:
+        """The port chosen for a process before, or a free one for good."""
+        with self._home.locked("hosting-ports"):
+            file = self._home.hosting / f"{name}.port"
             port = int(file.read_text()) if file.is_file() else ports.any_free()
             write_private(file, str(port))
-        return model.model_copy(update={"port": port})
+        return port
+
+    @property
+    def _file(self) -> Path:
+        return self._home.hosting / "serving.json"
 
     @property
     def _started(self) -> Path:
-        """Digest of what the server was last started with."""
-        return self._home.hosting / "model-server.digest"
+        """Digest of what the processes were last started with."""
+        return self._home.hosting / "processes.digest"
 
-    @property
-    def _log(self) -> Path:
-        return self._home.logs / f"{NAME}.log"
+    def _is_started(self, model: HostedModel) -> bool:
+        return self._started.is_file() and self._started.read_text() == digest_of(
+            self._specs(model)
+        )
 
-    def _spec(self, model: HostedModel) -> ProcessSpec:
+    def _specs(self, model: HostedModel) -> list[ProcessSpec]:
+        door = ("--port", str(self._port(model)))
+        server = (
+            *("--model", str(model.base), "--device", model.device, "--dtype", model.dtype),
+            *("--max-model-len", str(model.max_model_len)),
+            *("--max-images", str(model.mazes.max_turns), "--lora-rank", str(model.lora_rank)),
+        )
+        servers = [
+            self._spec(model, f"{SERVER}-{n}", "containers.server.serve", port + server)
+            for n in _numbers(model)
+            for port in [("--port", str(self._any_port(f"{SERVER}-{n}")))]
+        ]
+        return [*servers, self._spec(model, DOOR, "containers.server.door", door)]
+
+    def _spec(
+        self, model: HostedModel, name: str, module: str, arguments: tuple[str, ...]
+    ) -> ProcessSpec:
         return ProcessSpec(
-            name=NAME,
-            command=(
-                *(model.image.python, "-m", "containers.server.serve"),
-                *("--model", str(model.base), "--adapter", str(model.adapter)),
-                *("--adapter-name", model.adapter_name, "--port", str(model.port)),
-                *("--device", model.device, "--dtype", model.dtype),
-                *("--max-model-len", str(model.max_model_len)),
-                *("--max-images", str(model.max_images), "--lora-rank", str(model.lora_rank)),
-            ),
+            name=name,
+            command=(model.image.python, "-m", module, "--serving", str(self._file), *arguments),
             environment={
                 "ARIADNE_HOME": str(self._home.root),
                 "PYTHONPATH": model.image.app,
-                # Makes a folder with other contents another server, to be started anew.
-                "ARIADNE_SERVES": f"{model.base_digest}-{model.adapter_digest}",
+                # Makes a folder with another base another server, to be started anew.
+                "ARIADNE_SERVES": model.base_digest,
             },
             directory=Path(model.image.app),
-            log=self._log,
+            log=self._home.logs / f"{name}.log",
             restart=True,
             stop_timeout_s=15,
         )
 
 
-def _url(model: HostedModel) -> str:
-    return f"http://{HOST}:{model.port}/v1"
-
-
-def _served_adapters(model: HostedModel) -> dict[str, str]:
-    """Model name to the folder it was loaded from, as the server tells it."""
-    try:
-        answer = httpx.get(f"{_url(model)}/models", timeout=10, headers=_authorisation())
-        answer.raise_for_status()
-        return {entry["id"]: entry["root"] for entry in answer.json()["data"]}
-    except (httpx.HTTPError, ValueError, KeyError):
-        return {}
+def _numbers(model: HostedModel) -> range:
+    return range(1, model.num_replicas + 1)
 
 
 def _authorisation() -> dict[str, str]:
     key = os.environ.get("VLLM_API_KEY")
     return {"Authorization": f"Bearer {key}"} if key else {}
-
-
-def _answers(model: HostedModel) -> bool:
-    try:
-        httpx.get(f"http://{HOST}:{model.port}/", timeout=5)
-    except httpx.HTTPError:
-        return False
-    return True

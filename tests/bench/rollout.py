@@ -27,7 +27,8 @@ from transformers import AutoProcessor, Qwen3VLForConditionalGeneration
 from configs.jobs import TrainJob
 from configs.loader import load_config
 from configs.mazes import MazeLayout, load_maze_set
-from containers.server.launch import BASE_NAME, CPU_BLOCK_TOKENS
+from configs.serving import BASE_NAME
+from containers.server.launch import CPU_BLOCK_TOKENS
 from containers.server.leash import leashed
 from containers.trainer.generator import TokenTruthGenerator
 from containers.trainer.inference import await_health, free_port, inference_server

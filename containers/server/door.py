@@ -1,0 +1,298 @@
+"""The door: one address in front of the model servers, that knows whose answer it passes on.
+
+python -m containers.server.door --serving FILE --port N
+
+Users ask for the alias and get the champion of the newest generation that a replica was proven
+to serve (see replica.py); the base and the adapters that are loaded answer under their own names.
+Every answer carries the digest of what gave it. A switch is a change of the name that the next
+request is passed on under, so no request is dropped. A replica that dies in the middle of a
+request is left, and the request goes to another.
+"""
+
+import argparse
+import asyncio
+import hmac
+import json
+import os
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+import uvicorn
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from configs.serving import BASE_NAME, DoorStatus, Serving
+from containers.server.replica import Replica, authorisation
+
+DIGEST_HEADER = "x-ariadne-digest"
+_LOOK_EVERY_S = 1.0
+_BODY_TIMEOUT_S = 30
+_ANSWER_TIMEOUT_S = 300
+_MAX_BODY_BYTES = 16 * 2**20
+_MAX_IN_FLIGHT = 256
+_RETRY_S = 20
+"""How long a request waits for a replica to come back before it is refused."""
+
+
+class Refused(Exception):
+    """A request that is not passed on."""
+
+    def __init__(self, status: int, message: str, headers: dict[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.headers = headers or {}
+
+
+class Door:
+    """Replicas, the wish, and what is served."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self.wanted = Serving.read(file)
+        self.serving: Serving | None = None
+        self.replicas = [Replica(url) for url in self.wanted.replicas]
+        self.in_flight = 0
+        self.client = httpx.AsyncClient(timeout=_ANSWER_TIMEOUT_S)
+
+    async def keep_looking(self) -> None:
+        while True:
+            self._read_wish()
+            await asyncio.gather(*(each.look(self.client, self.wanted) for each in self.replicas))
+            self._switch()
+            await asyncio.sleep(_LOOK_EVERY_S)
+
+    def _read_wish(self) -> None:
+        wish = Serving.read(self._file)
+        if wish.generation == self.wanted.generation:
+            return
+        known = {replica.url: replica for replica in self.replicas}
+        self.replicas = [known.get(url) or Replica(url) for url in wish.replicas]
+        self.wanted = wish
+
+    def _switch(self) -> None:
+        if any(replica.proven == self.wanted.generation for replica in self.replicas):
+            self.serving = self.wanted
+
+    def status(self) -> DoorStatus:
+        return DoorStatus(
+            wanted=self.wanted.generation,
+            serving=self.serving.generation if self.serving else 0,
+            champion_digest=self.serving.champion.digest if self.serving else "",
+            replicas=tuple(replica.status() for replica in self.replicas),
+        )
+
+    def resolve(self, model: object) -> tuple[str, str]:
+        """The name that replicas know a model by, and its digest.
+
+        Raises:
+            Refused: there is no such model; lists those there are.
+        """
+        if self.serving is None:
+            raise Refused(503, "nothing is proven to be served yet", {"retry-after": "5"})
+        names = self.models()
+        if not isinstance(model, str) or model not in names:
+            raise Refused(404, f"no such model; there are: {', '.join(names)}")
+        return names[model]
+
+    def models(self) -> dict[str, tuple[str, str]]:
+        """Public name to the replicas' name and the digest."""
+        serving = self.serving
+        if serving is None:
+            return {}
+        own = {a.name(serving.alias): a.digest for a in serving.adapters}
+        champion = serving.champion
+        return {
+            serving.alias: (champion.name(serving.alias), champion.digest),
+            BASE_NAME: (BASE_NAME, serving.base_digest),
+            **{name: (name, digest) for name, digest in own.items()},
+        }
+
+    def pick(self, tried: set[str]) -> Replica | None:
+        """The least busy replica that is proven for what is served."""
+        assert self.serving is not None
+        fit = [
+            replica
+            for replica in self.replicas
+            if replica.proven >= self.serving.generation and replica.url not in tried
+        ]
+        return min(fit, key=lambda replica: replica.in_flight, default=None)
+
+    async def ask(self, path: str, body: dict[str, Any]) -> tuple[Replica, httpx.Response]:
+        """The beginning of an answer, from a replica that has begun to give one.
+
+        Raises:
+            Refused: no replica does.
+        """
+        tried: set[str] = set()
+        deadline = asyncio.get_running_loop().time() + _RETRY_S
+        while asyncio.get_running_loop().time() < deadline:
+            replica = self.pick(tried)
+            if replica is None:  # all were tried: wait for one that comes back
+                tried.clear()
+                await asyncio.sleep(0.2)
+                continue
+            replica.in_flight += 1
+            answers = False
+            try:
+                request = self.client.build_request(
+                    "POST", f"{replica.url}{path}", json=body, headers=authorisation()
+                )
+                response = await self.client.send(request, stream=True)
+                if not body.get("stream"):
+                    await response.aread()
+                answers = True
+                return replica, response
+            except httpx.TransportError as error:
+                replica.lose(error)
+                tried.add(replica.url)
+            finally:
+                replica.in_flight -= not answers
+        raise Refused(503, "no model server answers", {"retry-after": "5"})
+
+
+async def chat(request: Request) -> Response:
+    """Pass a request on and its answer back."""
+    door: Door = request.app.state.door
+    if door.in_flight >= _MAX_IN_FLIGHT:
+        raise Refused(429, "too many requests at a time", {"retry-after": "1"})
+    door.in_flight += 1
+    try:
+        body = await read_body(request)
+        name, digest = door.resolve(body.get("model"))
+        replica, response = await door.ask(request.url.path, {**body, "model": name})
+    finally:
+        door.in_flight -= 1
+    headers = {DIGEST_HEADER: digest}
+    media = response.headers.get("content-type", "application/json")
+    if body.get("stream"):
+        stream = pass_on(replica, response)
+        return StreamingResponse(stream, response.status_code, headers, media_type=media)
+    replica.in_flight -= 1
+    return Response(response.content, response.status_code, headers, media_type=media)
+
+
+async def pass_on(replica: Replica, response: httpx.Response) -> AsyncGenerator[bytes]:
+    """The rest of an answer; a replica that dies meanwhile cuts it short, as the client sees."""
+    try:
+        async for part in response.aiter_raw():
+            yield part
+    except httpx.TransportError as error:
+        replica.lose(error)
+        raise
+    finally:
+        replica.in_flight -= 1
+        await response.aclose()
+
+
+async def read_body(request: Request) -> dict[str, Any]:
+    """The request's JSON object.
+
+    Raises:
+        Refused: it is too large, too slow, or no JSON object.
+    """
+    try:
+        raw = await asyncio.wait_for(_read_bounded(request), _BODY_TIMEOUT_S)
+        body = json.loads(raw)
+    except TimeoutError:
+        raise Refused(408, f"the request did not arrive within {_BODY_TIMEOUT_S} s") from None
+    except ClientDisconnect:
+        raise Refused(400, "the client has gone") from None
+    except (ValueError, RecursionError):
+        raise Refused(400, "the request is no JSON") from None
+    if not isinstance(body, dict):
+        raise Refused(400, "the request is no JSON object")
+    return body
+
+
+async def _read_bounded(request: Request) -> bytes:
+    """Hear a client out, or it would not listen to the answer, but keep no more than allowed."""
+    raw, num_bytes = bytearray(), 0
+    async for part in request.stream():
+        num_bytes += len(part)
+        if num_bytes <= _MAX_BODY_BYTES:
+            raw += part
+    if num_bytes > _MAX_BODY_BYTES:
+        raise Refused(413, f"a request has at most {_MAX_BODY_BYTES // 2**20} MiB")
+    return bytes(raw)
+
+
+async def list_models(request: Request) -> Response:
+    door: Door = request.app.state.door
+    entries = [
+        {"id": name, "object": "model", "owned_by": "ariadne", "root": digest}
+        for name, (_, digest) in door.models().items()
+    ]
+    return JSONResponse({"object": "list", "data": entries})
+
+
+async def health(request: Request) -> Response:
+    door: Door = request.app.state.door
+    fit = door.serving is not None and door.pick(set()) is not None
+    return Response(status_code=200 if fit else 503)
+
+
+async def status(request: Request) -> Response:
+    door: Door = request.app.state.door
+    return Response(door.status().model_dump_json(), media_type="application/json")
+
+
+def refuse(_: Request, error: Exception) -> Response:
+    """As the OpenAI API tells errors."""
+    assert isinstance(error, Refused)
+    said = {"message": str(error), "type": "invalid_request_error", "code": error.status}
+    return JSONResponse({"error": said}, error.status, error.headers)
+
+
+async def ask_for_key(request: Request, go_on: RequestResponseEndpoint) -> Response:
+    """Let in who has the key, where there is one."""
+    key = os.environ.get("VLLM_API_KEY")
+    given = request.headers.get("authorization", "").removeprefix("Bearer ")
+    if key and request.url.path != "/health" and not hmac.compare_digest(given, key):
+        return refuse(request, Refused(401, "a valid API key is needed"))
+    return await go_on(request)
+
+
+def build(file: Path) -> Starlette:
+    """The door for a serving file."""
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncGenerator[None]:
+        app.state.door = Door(file)
+        looking = asyncio.create_task(app.state.door.keep_looking())
+        yield
+        looking.cancel()
+        with suppress(asyncio.CancelledError):
+            await looking
+
+    return Starlette(
+        routes=[
+            Route("/v1/chat/completions", chat, methods=["POST"]),
+            Route("/v1/completions", chat, methods=["POST"]),
+            Route("/v1/models", list_models),
+            Route("/health", health),
+            Route("/status", status),
+        ],
+        exception_handlers={Refused: refuse},
+        middleware=[Middleware(BaseHTTPMiddleware, dispatch=ask_for_key)],
+        lifespan=lifespan,
+    )
+
+
+def main() -> None:
+    """Read the command line and stand at the door."""
+    parser = argparse.ArgumentParser(description="One address in front of the model servers")
+    parser.add_argument("--serving", type=Path, required=True)
+    parser.add_argument("--port", type=int, required=True)
+    given = parser.parse_args()
+    uvicorn.run(build(given.serving), host="127.0.0.1", port=given.port, log_level="warning")
+
+
+if __name__ == "__main__":
+    main()
