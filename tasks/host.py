@@ -1,58 +1,83 @@
-"""Stage host: serve an adapter that was evaluated, and remember what was served before."""
+"""Stage host: serve an adapter that the gate has judged, and remember what was served before.
 
+Nothing is served that was not measured: hosting takes the gate's record and nothing else. A
+rejected adapter is served only on an operator's word, with a reason that stays on record.
+"""
+
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 from prefect.logging import get_run_logger
-from pydantic import BaseModel, ConfigDict
 
 from configs.digests import digest_of
 from configs.jobs import SolveJob
 from tasks import records
-from tasks.backends.protocols import HostedModel, Image
+from tasks.backends.protocols import Endpoint, HostedModel, Image
 from tasks.context import Context
-from tasks.home import Home
-from tasks.records import EvaluateRecord, HostRecord, write_whole
+from tasks.gate import find_decision, is_outdated
+from tasks.home import Home, take_lock
+from tasks.hosted import Hosted, remember
+from tasks.records import GateRecord, HostRecord, Promotion
 from tasks.turn import check_turn
 
-
-class Hosted(BaseModel):
-    """One line of hosting/history.jsonl: an adapter that was put to service."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    run_id: str
-    step: int
-    adapter_digest: str
+_POLL_S = 0.5
 
 
 @task(task_run_name="host", cache_policy=NO_CACHE)
-def host_adapter(context: Context, image: Image, scores: EvaluateRecord) -> HostRecord:
-    """Serve the adapter of `scores`, or see that it is served."""
-    log = get_run_logger()
+def host_adapter(
+    context: Context, image: Image, decision: GateRecord, promotion: Promotion | None = None
+) -> HostRecord:
+    """Serve the adapter of `decision`, or see that it is served.
+
+    Args:
+        context: The run of the adapter.
+        image: What the server runs in.
+        decision: The gate's record on the adapter.
+        promotion: Whose word it is served on. None: the gate's.
+
+    Raises:
+        ValueError: the adapter is not the one that was measured, the gate rejected it, or has
+            judged it against another adapter than the one now serving.
+        RuntimeError: the server does not serve it.
+    """
     check_turn(context.run)
-    model = _model(context, image, scores)
-    endpoint = context.backends.models.find(model)
-    if endpoint is None:
-        log.info("host: loading adapter %s", scores.adapter_digest[:12])
-        endpoint = context.backends.models.serve(model)
-    log.info("host: %s answers as %r", endpoint.url, model.adapter_name)
-    record = HostRecord(
-        inputs=digest_of(model),
-        endpoint=endpoint,
-        adapter_name=model.adapter_name,
-        adapter_digest=scores.adapter_digest,
-    )
-    records.save(record, context.run.records)
-    SolveJob(config=context.config, url=endpoint.url, model=model.adapter_name).write(
-        solve_job_file(context.home)
-    )
-    _remember(
-        context.home,
-        Hosted(run_id=context.run.run_id, step=scores.step, adapter_digest=scores.adapter_digest),
-    )
+    with hosting(context.home):
+        _check_decision(context, decision, promotion)
+        endpoint = _serve(context, _model(context, image, decision))
+        promotion = promotion or Promotion.now("gate", "gate", decision.reason)
+        hosted = Hosted(
+            run_id=decision.run_id,
+            step=decision.step,
+            adapter_digest=decision.adapter_digest,
+            promotion=promotion,
+        )
+        hosted = remember(context.home, hosted)
+        record = HostRecord(
+            inputs=digest_of(_model(context, image, decision)),
+            endpoint=endpoint,
+            adapter_name=context.config.host.adapter_name,
+            adapter_digest=decision.adapter_digest,
+            gate=decision.inputs,
+            promotion=hosted.promotion or promotion,
+        )
+        records.save(record, context.run.records)
+        SolveJob(config=context.config, url=endpoint.url, model=record.adapter_name).write(
+            solve_job_file(context.home)
+        )
     return record
+
+
+@contextmanager
+def hosting(home: Home) -> Generator[None]:
+    """One flow at a time changes what serves, and what the registry says of it."""
+    with (home.hosting / ".lock").open("a") as file:
+        while not take_lock(file):
+            time.sleep(_POLL_S)
+        yield
 
 
 def solve_job_file(home: Home) -> Path:
@@ -60,40 +85,52 @@ def solve_job_file(home: Home) -> Path:
     return home.hosting / "endpoint.json"
 
 
-def history(home: Home) -> list[Hosted]:
-    """What was put to service, oldest first."""
-    file = home.hosting / "history.jsonl"
-    lines = file.read_text().splitlines() if file.is_file() else []
-    return [Hosted.model_validate_json(line) for line in lines]
+def _check_decision(context: Context, decision: GateRecord, promotion: Promotion | None) -> None:
+    which = f"adapter {decision.adapter.name} of run {decision.run_id}"
+    recorded = find_decision(context.run, decision.adapter)
+    if recorded != decision or recorded.run_id != context.run.run_id:
+        raise ValueError(
+            f"{which} is not what the gate has on record: "
+            "run the deployment evaluate/evaluate for it first"
+        )
+    if promotion is not None:
+        return
+    if not decision.promoted:
+        raise ValueError(
+            f"the gate did not promote {which}: {decision.reason}; to serve it all the same run "
+            "the deployment host/host with your name and a reason"
+        )
+    if is_outdated(context, decision):
+        raise ValueError(
+            f"{which} was judged by another policy or against another adapter than the one that "
+            "serves now: run the deployment evaluate/evaluate for it, or post-train again"
+        )
 
 
-def previous(home: Home) -> Hosted:
-    """What served before the adapter that serves now.
-
-    Raises:
-        ValueError: nothing did.
-    """
-    served = history(home)
-    earlier = [each for each in served if each.adapter_digest != served[-1].adapter_digest]
-    if not earlier:
-        raise ValueError("nothing to roll back to: no other adapter was hosted before")
-    return earlier[-1]
-
-
-def _remember(home: Home, hosted: Hosted) -> None:
-    served = history(home)
-    if not served or served[-1] != hosted:
-        lines = [each.model_dump_json() for each in [*served, hosted]]
-        write_whole(home.hosting / "history.jsonl", "\n".join(lines) + "\n")
+def _serve(context: Context, model: HostedModel) -> Endpoint:
+    """An endpoint that says itself that it serves this very adapter."""
+    log = get_run_logger()
+    endpoint = context.backends.models.find(model)
+    if endpoint is None:
+        log.info("host: loading adapter %s", model.adapter_digest[:12])
+        endpoint = context.backends.models.serve(model)
+    served = endpoint.models.get(model.adapter_name)
+    if served != model.adapter_digest:
+        raise RuntimeError(
+            f"{endpoint.url} serves {served} as {model.adapter_name!r}, not the adapter "
+            f"{model.adapter_digest}: look into the model server's log, then start the flow again"
+        )
+    log.info("host: %s answers as %r", endpoint.url, model.adapter_name)
+    return endpoint
 
 
-def _model(context: Context, image: Image, scores: EvaluateRecord) -> HostedModel:
+def _model(context: Context, image: Image, decision: GateRecord) -> HostedModel:
     config = context.config
     return HostedModel(
         base=config.model.path,
         base_digest=context.run.file.base_digest,
-        adapter=scores.adapter,
-        adapter_digest=scores.adapter_digest,
+        adapter=decision.adapter,
+        adapter_digest=decision.adapter_digest,
         adapter_name=config.host.adapter_name,
         port=config.host.port,
         dtype=config.evaluate.dtype,
