@@ -7,7 +7,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .ONESHELL:
 .DEFAULT_GOAL := help
-.PHONY: help setup trainer-python up down status run solve bench test lint lock
+.PHONY: help setup trainer-python up down status run solve bench test chaos lint lock
 
 ENVS = $(or $(ARIADNE_CACHE),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/ariadne)/envs
 ARGS ?=
@@ -111,8 +111,13 @@ test:  ## run the tests, or those of ARGS, e.g. make test ARGS=tests/test_servic
 	  HF_HUB_OFFLINE=1 "$$control/bin/python" -m pytest $(ARGS)
 	else
 	  HF_HUB_OFFLINE=1 "$$trainer" -m pytest tests/trainer
-	  "$$control/bin/python" -m pytest tests --ignore tests/trainer
+	  "$$control/bin/python" -m pytest tests --ignore tests/trainer --ignore tests/chaos
 	fi
+
+chaos:  ## kill, freeze and damage what can be, an hour long, e.g. make chaos ARGS="-k head"
+	@$(CONTROL)
+	"$$control/bin/python" -m flows setup
+	"$$control/bin/python" -m pytest tests/chaos $(ARGS)
 
 lint:  ## check style and types
 	@$(CONTROL)

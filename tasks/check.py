@@ -1,13 +1,17 @@
 """Ask before anything costs: does SkyRL take the configuration, is there room for checkpoints?"""
 
+import json
 import os
+import re
 import shutil
 import subprocess
+from pathlib import Path
 
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
 from configs.jobs import TrainJob
+from configs.schema import PostTrainConfig
 from tasks.backends.protocols import Image
 from tasks.context import Context
 from tasks.jobs import job_environment, program
@@ -40,20 +44,43 @@ def check_plan(context: Context, image: Image) -> None:
 
 
 def check_disk(run: Run) -> None:
-    """Room for the checkpoints to keep and the one being written; some may be there already.
+    """Room for the checkpoints to keep, the best one and the one being written.
 
-    A checkpoint holds the base in float32, since SkyRL writes whole shards, and the adapter with
-    two moments for each of its weights, which stays below the base in size.
+    Raises:
+        ValueError: there is less; says how much is needed.
     """
-    weights = sum(path.stat().st_size for path in run.config.model.path.glob("*.safetensors"))
-    missing = run.config.train.keep_checkpoints + 1 - run.num_checkpoints()
-    needed = max(missing, 1) * 3 * weights
+    missing = run.config.train.keep_checkpoints + 2 - run.num_checkpoints()
+    needed = max(missing, 1) * checkpoint_bytes(run.config)
     free = shutil.disk_usage(run.folder).free
     if free < needed:
         raise ValueError(
             f"the planned checkpoints need {needed / 1e9:.1f} GB and {run.folder} has "
             f"{free / 1e9:.1f} GB free: make room, or lower train.keep_checkpoints"
         )
+
+
+def checkpoint_bytes(config: PostTrainConfig) -> int:
+    """Size of a checkpoint: the adapter in float32, its two moments, and the copy for PEFT."""
+    lora = config.train.lora
+    linears = [
+        shape
+        for name, shape in read_shapes(config.model.path).items()
+        if len(shape) == 2
+        and not re.search(r"embed|lm_head", name)
+        and not re.fullmatch(lora.exclude_modules, name.removesuffix(".weight"))
+    ]
+    num_parameters = sum(lora.rank * sum(shape) for shape in linears)
+    return 4 * 4 * num_parameters
+
+
+def read_shapes(model: Path) -> dict[str, list[int]]:
+    """Shape of each tensor of a checkpoint, from the headers of its files."""
+    shapes: dict[str, list[int]] = {}
+    for path in model.glob("*.safetensors"):
+        with path.open("rb") as file:
+            header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+        shapes |= {name: entry["shape"] for name, entry in header.items() if name[0] != "_"}
+    return shapes
 
 
 def train_job(run: Run, attempt: int, micro_batch_episodes: int | None = None) -> TrainJob:

@@ -43,6 +43,10 @@ BAD_CODE = Failure("bad code", "stop", 0, "mend the code; the same flow then goe
 
 _BY_LAST_WORDS: tuple[tuple[str, Failure], ...] = (
     (
+        r"interrupted by SIGTERM",
+        Failure("interrupted", "retry", 3, "find out who drains its machines"),
+    ),
+    (
         r"No space left on device|Disk quota exceeded|ENOSPC",
         Failure("storage full", "stop", 0, "make room on the disk of the run's folder"),
     ),

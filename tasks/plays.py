@@ -1,5 +1,6 @@
 """Players of the fixed mazes: where the results of each lie, and the job that makes them."""
 
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,16 +10,17 @@ from configs.digests import digest_of
 from configs.jobs import AdapterManifest, EvaluateJob, EvaluationSummary, HeldOut
 from configs.schema import PostTrainConfig
 from tasks.adapters import read_intact
-from tasks.backends.protocols import Image
-from tasks.cluster import ensure_cluster
+from tasks.backends.protocols import Image, JobStatus
+from tasks.cluster import ensure_cluster, give_up_cluster
 from tasks.context import Context
-from tasks.failures import telling_line
+from tasks.failures import classify, telling_line
 from tasks.home import Home
 from tasks.hosted import Hosted
 from tasks.jobs import follow, job_environment, program
 from tasks.records import write_whole
 from tasks.run_dir import Run, check_base_model, open_run
 
+_MAX_TRIES = 3
 _RESULTS = ("episodes.jsonl", "summary.json")
 _DRAWS_NO_RESULT = {"held_out_mazes", "held_out_larger_mazes"}
 """Settings of the evaluation that leave the outcomes on the fixed mazes alone."""
@@ -144,6 +146,27 @@ def _take_over(context: Context, output: Path) -> None:
 
 
 def _run_job(context: Context, image: Image, job: EvaluateJob) -> None:
+    """Have the job done, again where its failure is one that passes.
+
+    Raises:
+        RuntimeError: it failed for good; one line.
+    """
+    for tries_left in reversed(range(_MAX_TRIES)):
+        status, text = _try_job(context, image, job)
+        if status == "succeeded":
+            return
+        failure = classify(status, text, has_moved=False)
+        reason = f"the evaluation {status}: {failure.cause}: {telling_line(text)}"
+        if failure.action == "stop" or not tries_left:
+            raise RuntimeError(f"{reason}. Next: {failure.advice} ({job.scratch})")
+        get_run_logger().warning("evaluate: %s; next: %s", reason, failure.action)
+        if failure.action == "new cluster":
+            give_up_cluster(context)
+        time.sleep(failure.wait_s)
+
+
+def _try_job(context: Context, image: Image, job: EvaluateJob) -> tuple[JobStatus, str]:
+    """Run the job, or adopt it, to its end; that and its log."""
     jobs = context.backends.jobs(ensure_cluster(context, image))
     submission_id = job.scratch.name
     file = job.write(job.scratch / "job.json")
@@ -157,13 +180,12 @@ def _run_job(context: Context, image: Image, job: EvaluateJob) -> None:
     status = follow(jobs, submission_id, lambda: None)
     text = jobs.logs(submission_id)
     (job.scratch / "job.log").write_text(text)
-    if status != "succeeded":
-        raise RuntimeError(f"the evaluation {status}: {telling_line(text)}; see {job.scratch}")
+    return status, text
 
 
 def _clear_damaged(run: Run, job: EvaluateJob) -> None:
     """The job plays what has no summary; one that is damaged, or of other mazes, goes."""
-    if read_summary(run, job.output) is None:
-        (job.output / "summary.json").unlink(missing_ok=True)
-    for each in job.held_out:
-        (each.output / "summary.json").unlink(missing_ok=True)
+    damaged = [] if read_summary(run, job.output) else [job.output]
+    damaged += [each.output for each in job.held_out if read_any_summary(each.output) is None]
+    for folder in damaged:
+        (folder / "summary.json").unlink(missing_ok=True)

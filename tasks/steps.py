@@ -1,5 +1,6 @@
 """The steps of a run as the trainer writes them: read once, then only what is new."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from configs.jobs import MetricsLine
@@ -13,19 +14,22 @@ class Steps:
         self._read_to = 0
         """Bytes up to the end of the last whole line that was read."""
 
-    def read(self) -> list[MetricsLine]:
-        """The lines since the last call, in the order they were written; none is torn.
+    def read(self) -> Iterator[MetricsLine]:
+        """The lines since the last call, in the order they were written, one at a time.
 
-        A step that was trained again comes again, and its later line is the one that counts.
+        A torn line is left out. A step that was trained again comes again, and its later line is
+        the one that counts.
         """
         if not self._metrics.is_file() or self._metrics.stat().st_size == self._read_to:
-            return []
+            return
         with self._metrics.open("rb") as file:
             file.seek(self._read_to)
-            whole, newline, _ = file.read().rpartition(b"\n")
-        self._read_to += len(whole) + len(newline)
-        parsed = (_parse(text) for text in whole.split(b"\n"))
-        return [line for line in parsed if line]
+            for text in file:
+                if not text.endswith(b"\n"):
+                    return  # being written
+                self._read_to += len(text)
+                if line := _parse(text):
+                    yield line
 
 
 def _parse(text: bytes) -> MetricsLine | None:

@@ -63,7 +63,7 @@ class Relay:
 
     def _take(self) -> list[MetricsLine]:
         """New lines, remembered for the tracker and for the guess of what is left."""
-        lines = self._steps.read()
+        lines = list(self._steps.read())
         self._recent.extend(lines)
         self._untracked |= {line.step: line for line in lines}
         self._shown = max([self._shown, *(line.step for line in lines)])

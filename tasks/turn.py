@@ -13,6 +13,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
+from uuid import uuid4
 
 import psutil
 from prefect.logging import get_run_logger
@@ -24,6 +25,8 @@ from tasks.records import write_whole
 from tasks.run_dir import Run
 
 _POLL_S = 1.0
+_TOKEN = uuid4().hex
+_CLOCK_MAY_MOVE_S = 60
 _OWNED = "PREFECT__FLOW_RUN_ID"
 """Prefect tells every process of a flow run which run it is."""
 
@@ -42,12 +45,18 @@ class Turn(BaseModel):
     pid: int
     started: float
     """Of the process, in seconds since 1970: numbers of processes are used again."""
+    token: str
+    """Nobody else's: start times are computed anew whenever the clock is set."""
 
     @classmethod
     def of_this_process(cls) -> Self:
-        started = psutil.Process().create_time()
-        run = str(flow_run.id)
-        return cls(flow_run_id=run, host=socket.gethostname(), pid=os.getpid(), started=started)
+        return cls(
+            flow_run_id=str(flow_run.id),
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            started=psutil.Process().create_time(),
+            token=_TOKEN,
+        )
 
 
 @contextmanager
@@ -70,7 +79,7 @@ def check_turn(run: Run) -> None:
         Superseded: somebody has; names the flow run.
     """
     now = read_turn(run)
-    if now is not None and now != Turn.of_this_process():
+    if now is not None and now.token != _TOKEN:
         raise Superseded(
             f"run {run.run_id} was taken over by flow run {now.flow_run_id}: this one stops here "
             "and leaves it alone"
@@ -97,7 +106,8 @@ def end_past_self(held: Turn | None) -> None:
         return
     try:
         process = psutil.Process(held.pid)
-        if process.create_time() == held.started and _OWNED in process.environ():
+        is_it = abs(process.create_time() - held.started) < _CLOCK_MAY_MOVE_S
+        if is_it and _OWNED in process.environ():
             process.send_signal(signal.SIGKILL)
     except psutil.NoSuchProcess:
         pass

@@ -1,6 +1,7 @@
 """Whether training moves, judged by its own history and not by a constant."""
 
 import time
+from collections import deque
 from collections.abc import Callable
 
 from tasks.run_dir import Run
@@ -22,6 +23,8 @@ class Watchdog:
     def __init__(self, run: Run, clock: Callable[[], float] = time.monotonic) -> None:
         self._run = run
         self._clock = clock
+        self._steps = run.follow_steps()
+        self._took_s: deque[float] = deque(maxlen=_LAST_STEPS)
         self._seen = self._sign()
         self._moved_at = clock()
         self._limit_s: float = run.config.train.first_step_timeout_s
@@ -48,6 +51,5 @@ class Watchdog:
         return size, self._run.committed_step()
 
     def _allowed_s(self) -> float:
-        steps = self._run.steps()[-_LAST_STEPS:]
-        slowest = max((line.values.get("timing/step", 0.0) for line in steps), default=0.0)
-        return max(_LEAST_S, _TIMES_THE_SLOWEST * slowest)
+        self._took_s.extend(line.values.get("timing/step", 0.0) for line in self._steps.read())
+        return max(_LEAST_S, _TIMES_THE_SLOWEST * max(self._took_s, default=0.0))

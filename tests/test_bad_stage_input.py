@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 from prefect.logging import disable_run_logger
 
+from configs.loader import load_config
 from flows.host import host
 from flows.rollback import rollback
+from tasks import check
 from tasks.backends.protocols import Image
 from tasks.check import check_disk, check_plan
 from tasks.evaluate import evaluate
@@ -40,8 +42,8 @@ def test_a_disk_without_room_for_the_checkpoints_is_refused_before_anything_runs
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     context = make_context(tmp_path, train__keep_checkpoints=2)
-    weights = (tmp_path / "base" / "model.safetensors").stat().st_size
-    free = 9 * weights
+    monkeypatch.setattr(check, "checkpoint_bytes", lambda _: 1000)
+    free = 4 * 1000  # two newest, the best, the one being written
     monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(10**12, 0, free))
     check_disk(context.run)
     free -= 1
@@ -55,11 +57,16 @@ def test_checkpoints_that_are_there_need_no_room_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     context = make_context(tmp_path, train__keep_checkpoints=2)
-    weights = (tmp_path / "base" / "model.safetensors").stat().st_size
+    monkeypatch.setattr(check, "checkpoint_bytes", lambda _: 1000)
     for step in (2, 4):
         commit_checkpoint(context.run.checkpoints, step, attempt=1)
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(10**12, 0, 3 * weights))
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(10**12, 0, 2 * 1000))
     check_disk(context.run)
+
+
+def test_the_size_of_a_checkpoint_is_known_from_the_shapes_of_the_base() -> None:
+    """The tiny model's adapter of rank 32 has 196,608 weights; the vision tower has none."""
+    assert check.checkpoint_bytes(load_config("local")) == 4 * 4 * 196_608
 
 
 def test_what_the_code_of_the_image_refuses_is_refused_with_its_last_line(tmp_path: Path) -> None:

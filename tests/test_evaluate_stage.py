@@ -88,13 +88,38 @@ def test_after_63_of_64_outcomes_all_are_played_again(context: Context, adapter:
     assert evaluate_with(context, adapter, plays(61)).num_solved == 61
 
 
-@pytest.mark.parametrize("status", ["failed", "stopped"])
-def test_a_failed_evaluation_names_its_reason_and_its_log(
-    context: Context, adapter: Path, status: Any
+def test_an_evaluation_that_failed_by_chance_is_tried_again(
+    context: Context, adapter: Path
 ) -> None:
-    line = reason(lambda: evaluate_with(context, adapter, plays(28), plays(0, then=status)))
+    failed = plays(0, then="failed")
+    record = evaluate_with(context, adapter, failed, plays(28), failed, failed, plays(62))
+    assert (record.num_solved_base, record.num_solved) == (28, 62)
+
+
+def test_an_evaluation_that_lost_its_node_gets_a_new_cluster(
+    context: Context, adapter: Path
+) -> None:
+    clusters: Any = context.backends.clusters
+    jobs_of(context).output = "ray.exceptions.NodeDiedError: the node died\n"
+    evaluate_with(context, adapter, plays(28), plays(0, then="failed"), plays(62))
+    assert clusters.started == 2
+
+
+@pytest.mark.parametrize(
+    ("status", "tries", "cause", "advice"),
+    [
+        ("failed", 3, "unknown failure", "read the job's log and mend the cause"),
+        ("stopped", 1, "cancelled by a person", "start the same flow again to go on"),
+    ],
+)
+def test_an_evaluation_that_fails_for_good_names_its_reason_and_the_next_move(
+    context: Context, adapter: Path, status: Any, tries: int, cause: str, advice: str
+) -> None:
+    programs = [plays(0, then=status)] * tries
+    line = reason(lambda: evaluate_with(context, adapter, plays(28), *programs))
     scratch = context.run.scratch(jobs_of(context).submitted[-1])
-    assert line == f"the evaluation {status}: ValueError: the maze has no door; see {scratch}"
+    said = "ValueError: the maze has no door"
+    assert line == f"the evaluation {status}: {cause}: {said}. Next: {advice} ({scratch})"
     assert (scratch / "job.log").read_text() == jobs_of(context).output
     assert find_evaluation(context, adapter) is None
 
@@ -102,7 +127,8 @@ def test_a_failed_evaluation_names_its_reason_and_its_log(
 def test_a_failed_evaluation_is_played_again_by_the_next_flow(
     context: Context, adapter: Path
 ) -> None:
-    reason(lambda: evaluate_with(context, adapter, plays(28), plays(0, then="failed")))
+    failed = [plays(0, then="failed")] * 3
+    reason(lambda: evaluate_with(context, adapter, plays(28), *failed))
     assert evaluate_with(context, adapter, plays(62)).num_solved == 62
 
 

@@ -111,7 +111,7 @@ def test_a_step_that_was_told_and_is_trained_anew_is_not_told_again(
 def test_a_flow_that_was_taken_over_tells_nothing(context: Context, relay: Relay) -> None:
     for step in (1, 2):
         train_step(job(context), step)
-    other = Turn(flow_run_id="another", host="elsewhere", pid=1, started=0.0)
+    other = Turn(flow_run_id="another", host="elsewhere", pid=1, started=0.0, token="other")
     (context.run.folder / "turn.json").write_text(other.model_dump_json())
     with pytest.raises(Superseded, match="taken over by flow run another"):
         relay.poll()

@@ -60,7 +60,7 @@ def test_a_second_flow_waits_for_the_first(context: Context) -> None:
 
 def test_one_that_was_taken_over_is_told_by_whom(context: Context) -> None:
     with turn(context.run):
-        other = Turn.of_this_process().model_copy(update={"flow_run_id": "f7", "pid": 1})
+        other = Turn.of_this_process().model_copy(update={"flow_run_id": "f7", "token": "other"})
         (context.run.folder / "turn.json").write_text(other.model_dump_json())
         with pytest.raises(Superseded, match="taken over by flow run f7"):
             check_turn(context.run)

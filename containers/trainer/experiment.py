@@ -13,6 +13,8 @@ from configs.jobs import TrainJob
 from containers.server.launch import CPU_BLOCK_TOKENS
 from containers.trainer.checkpoints import step_of
 from containers.trainer.generator import TokenTruthGenerator
+from containers.trainer.inference import StartingServer
+from containers.trainer.notice import Notice
 from containers.trainer.recorder import Recorder
 
 _WORKERS = {"cpu": "cpu_device", "cuda": "gpu_device"}
@@ -26,14 +28,24 @@ class MazeTrainer(RayPPOTrainer):
     COMMITTED.json says what is complete, and `checkpoints.prune` keeps house.
     """
 
-    def __init__(self, *args: Any, device: str, resume: Path | None, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        device: str,
+        resume: Path | None,
+        server: StartingServer | None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(*args, **kwargs)
         self._device = device
         self._resume = resume
+        self._server = server
 
     def build_models(self, PolicyWorker: Any, CriticWorker: Any, RefWorker: Any) -> None:
         workers = import_module(f"containers.trainer.{_WORKERS[self._device]}")
         super().build_models(workers.PolicyWorker, CriticWorker, workers.RefWorker)
+        if self._server:
+            self._server.await_health()
 
     def save_checkpoints(self) -> str:
         """Write the state of the policy and the position in the data; the folder."""
@@ -55,9 +67,18 @@ class MazeTrainer(RayPPOTrainer):
 class MazeExperiment(BasePPOExp):
     """Hooks of `BasePPOExp`; the training loop itself is SkyRL's."""
 
-    def __init__(self, cfg: Any, job: TrainJob, resume: Path | None) -> None:
+    def __init__(
+        self,
+        cfg: Any,
+        job: TrainJob,
+        resume: Path | None,
+        server: StartingServer | None,
+        notice: Notice,
+    ) -> None:
         self._job = job
+        self._notice = notice
         self._resume = resume
+        self._server = server
         super().__init__(cfg)
 
     def get_train_dataset(self) -> PromptDataset:
@@ -94,8 +115,9 @@ class MazeExperiment(BasePPOExp):
     def get_trainer(self, *args: Any, **kwargs: Any) -> MazeTrainer:
         return MazeTrainer(
             *args,
-            callbacks=[Recorder(self._job)],
+            callbacks=[Recorder(self._job, self._notice)],
             device=self._job.config.train.device,
             resume=self._resume,
+            server=self._server,
             **kwargs,
         )

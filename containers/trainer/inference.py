@@ -7,23 +7,47 @@ import urllib.error
 import urllib.request
 from collections.abc import Generator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from containers.server.launch import ServerPlan, command, environment
 from containers.server.leash import leashed
 
 
+@dataclass(frozen=True)
+class StartingServer:
+    """A server that was started and may not answer yet."""
+
+    url: str
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def await_health(self, timeout_s: float = 600) -> None:
+        """Return once the server answers.
+
+        Raises:
+            RuntimeError: it ended or was not healthy in time; names its log.
+        """
+        await_health(self.url, self.process, self.log, timeout_s)
+
+
 @contextmanager
-def inference_server(plan: ServerPlan, log: Path, timeout_s: float = 600) -> Generator[str]:
+def starting_server(plan: ServerPlan, log: Path) -> Generator[StartingServer]:
+    """Start a server and yield it at once, for those who have something to do meanwhile."""
+    with leashed(command(plan), environment(plan), log) as process:
+        yield StartingServer(f"http://127.0.0.1:{plan.port}", process, log)
+
+
+@contextmanager
+def inference_server(plan: ServerPlan, log: Path) -> Generator[str]:
     """Run a server and yield its address once it is healthy.
 
     Raises:
         RuntimeError: the server ended or was not healthy in time; names its log.
     """
-    url = f"http://127.0.0.1:{plan.port}"
-    with leashed(command(plan), environment(plan), log) as process:
-        await_health(url, process, log, timeout_s)
-        yield url
+    with starting_server(plan, log) as server:
+        server.await_health()
+        yield server.url
 
 
 def free_port() -> int:

@@ -18,6 +18,7 @@ from configs.jobs import MetricsLine, TrainJob
 from containers.trainer.adapters import publish
 from containers.trainer.checkpoints import commit, committed_steps, prune
 from containers.trainer.fence import Fence
+from containers.trainer.notice import Notice
 
 _SUCCESS = "environment/success"
 _MUST_BE_FINITE = ("policy/final_loss", "policy/policy_loss", "policy/grad_norm")
@@ -26,11 +27,17 @@ _MUST_BE_FINITE = ("policy/final_loss", "policy/policy_loss", "policy/grad_norm"
 class Recorder(TrainingCallback):
     """Appends to metrics.jsonl, commits checkpoints and publishes adapters."""
 
-    def __init__(self, job: TrainJob) -> None:
+    def __init__(self, job: TrainJob, notice: Notice) -> None:
         self._job = job
+        self._notice = notice
         self._fence = Fence(job.attempts, job.attempt)
         self._unfinished: Path | None = None
         self._success = read_success(job.metrics)
+
+    def on_step_end(
+        self, trainer: Any, callback_input: CallbackInput, control: TrainingControl
+    ) -> None:
+        control.should_save |= self._notice.is_given
 
     def on_save(
         self, trainer: Any, callback_input: CallbackInput, control: TrainingControl
@@ -43,7 +50,8 @@ class Recorder(TrainingCallback):
         check_finite(callback_input.global_step, logs)
         self._fence.check()
         self._append(callback_input.global_step, logs)
-        self._finish(callback_input.global_step)
+        if self._finish(callback_input.global_step):
+            self._notice.leave(callback_input.global_step)
 
     def on_train_end(
         self, trainer: Any, callback_input: CallbackInput, control: TrainingControl
@@ -66,9 +74,10 @@ class Recorder(TrainingCallback):
         append_line(self._job.metrics, line.model_dump_json())
         self._success[step] = values.get(_SUCCESS, 0.0)
 
-    def _finish(self, step: int) -> None:
+    def _finish(self, step: int) -> bool:
+        """Commit and publish what was saved, if it was; whether it was."""
         if self._unfinished is None:
-            return
+            return False
         self._fence.check()
         commit(self._unfinished, step, self._job.attempt, self._job.config.train.num_processes)
         publish(self._unfinished, step, self._job)
@@ -76,6 +85,7 @@ class Recorder(TrainingCallback):
         committed = committed_steps(self._job.checkpoints)
         best = max(committed, key=lambda step: (self._success.get(step, 0.0), step))
         prune(self._job.checkpoints, self._job.config.train.keep_checkpoints, {best})
+        return True
 
 
 def check_finite(step: int, logs: dict[str, Any]) -> None:

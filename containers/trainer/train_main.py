@@ -10,9 +10,9 @@ import os
 import sys
 import time
 from collections.abc import Generator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 from loguru import logger
 
@@ -21,7 +21,8 @@ from configs.mazes import load_maze_set
 from containers.server.launch import BASE_NAME, SKYRL_SERVER, ServerPlan
 from containers.trainer import adapters, checkpoints
 from containers.trainer.fence import Fence
-from containers.trainer.inference import free_port, inference_server
+from containers.trainer.inference import StartingServer, free_port, starting_server
+from containers.trainer.notice import Notice
 from containers.trainer.rows import write_rows
 
 _WRITER_TIMEOUT_S = 60
@@ -74,33 +75,38 @@ def go_on(job: TrainJob) -> None:
 
 
 def train(job: TrainJob, resume: Path | None) -> None:
-    """Train from `resume` to the last step."""
-    if job.config.train.device == "cpu":
-        import containers.trainer.cpu_device  # noqa: F401  before SkyRL
-    from skyrl.train.utils import validate_cfg
-    from skyrl.train.utils.utils import initialize_ray
+    """Train from `resume` to the last step.
 
-    from containers.trainer.experiment import MazeExperiment
-    from containers.trainer.maze_env import register
-    from containers.trainer.skyrl_config import translate
-
+    The server starts while SkyRL is imported and its workers start: each takes half a minute.
+    """
     rows = job.scratch / "rows.jsonl"
     write_rows(job.config, load_maze_set(job.config.mazes.test_set), rows)
-    register(job.config)
-    with rollout_server(job) as url:
-        cfg = translate(job, rows, url, resume)
+    with rollout_server(job) as server:
+        if job.config.train.device == "cpu":
+            import containers.trainer.cpu_device  # noqa: F401  before SkyRL
+        from skyrl.train.utils import validate_cfg
+        from skyrl.train.utils.utils import initialize_ray
+
+        from containers.trainer.experiment import MazeExperiment
+        from containers.trainer.maze_env import register
+        from containers.trainer.skyrl_config import translate
+
+        register(job.config)
+        cfg = translate(job, rows, server.url if server else None, resume)
         validate_cfg(cfg)
         # SkyRL hands its workers the driver's variables; these two let it, inside a Ray job.
         os.environ |= {"SKYRL_PYTHONPATH_EXPORT": "1", "RAY_OVERRIDE_JOB_RUNTIME_ENV": "1"}
         initialize_ray(cfg)
-        MazeExperiment(cfg, job, resume).run()
+        notice = Notice()
+        notice.listen()
+        MazeExperiment(cfg, job, resume, server, notice).run()
 
 
-def rollout_server(job: TrainJob) -> Any:
+def rollout_server(job: TrainJob) -> AbstractContextManager[StartingServer | None]:
     """On a CPU, the server that plays the training episodes; on GPUs SkyRL brings its own."""
     if job.config.train.device == "cuda":
         return nullcontext()
-    return inference_server(server_plan(job), job.scratch / "inference-server.log")
+    return starting_server(server_plan(job), job.scratch / "inference-server.log")
 
 
 def server_plan(job: TrainJob) -> ServerPlan:

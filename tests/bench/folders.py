@@ -3,12 +3,14 @@
 import logging
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from configs.jobs import MetricsLine
 from configs.loader import load_config
 from tasks.run_dir import Run, create_run
+from tasks.steps import Steps
 from tests.bench.clocks import best_s
 from tests.bench.measures import Measure
 from tests.samples import commit_checkpoint
@@ -46,14 +48,19 @@ def measure_metrics(folder: Path, counts: tuple[int, ...]) -> None:
     for count in counts:
         _append(run, range(made + 1, count + 1))
         steps = run.follow_steps()
-        whole.append(best_s(steps.read, rounds=1) / count)
+        whole.append(best_s(partial(_drain, steps), rounds=1) / count)
         _append(run, range(count + 1, count + 2))
-        more.append(best_s(steps.read, rounds=1))
+        more.append(best_s(partial(_drain, steps), rounds=1))
         made = count + 1
         _say(f"read {count} steps", whole[-1] * count, "s")
         _say(f"read one more of {count}", more[-1] * 1000, "ms")
     _say("growth of the cost of a step", whole[-1] / whole[0], "ratio", 1.5)
     _say("growth of the cost of one more step", more[-1] / more[0], "ratio", 5)
+
+
+def _drain(steps: Steps) -> None:
+    for _ in steps.read():
+        pass
 
 
 def _append(run: Run, steps: range) -> None:

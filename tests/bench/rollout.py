@@ -108,7 +108,7 @@ def default_server(job: TrainJob) -> Generator[str]:
     environment = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
     with leashed(command, environment, log) as process:
         url = f"http://127.0.0.1:{port}"
-        await_health(url, process, log, 600)
+        await_health(url, process, log, timeout_s=600)
         yield url
 
 

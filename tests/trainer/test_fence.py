@@ -1,5 +1,7 @@
 """An attempt that has a successor writes nothing."""
 
+import os
+import signal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +13,7 @@ from configs.jobs import TrainJob
 from configs.loader import load_config
 from containers.trainer.checkpoints import committed_steps
 from containers.trainer.fence import Fence, Superseded
+from containers.trainer.notice import Interrupted, Notice
 from containers.trainer.recorder import Recorder, check_finite
 
 
@@ -48,7 +51,7 @@ def test_the_newest_attempt_passes_and_an_older_one_leaves(tmp_path: Path) -> No
 def test_a_superseded_recorder_adds_no_line_and_commits_nothing(tmp_path: Path) -> None:
     job = make_job(tmp_path, attempt=1)
     take(job.attempts, 1)
-    recorder: Any = Recorder(job)
+    recorder: Any = Recorder(job, Notice())
     recorder.on_log(None, logged(1, reward=0.5), None)
     written = job.metrics.read_bytes()
     assert written.count(b"\n") == 1
@@ -74,7 +77,7 @@ def test_the_best_checkpoint_outlives_newer_ones_in_a_later_attempt_too(
     for attempt, successes in [(1, {1: 0.2, 2: 0.9}), (2, {3: 0.4, 4: 0.5, 5: 0.3})]:
         job = make_job(tmp_path, attempt)
         take(job.attempts, attempt)
-        recorder: Any = Recorder(job)
+        recorder: Any = Recorder(job, Notice())
         for step, success in successes.items():
             folder = job.checkpoints / f"global_step_{step}"
             folder.mkdir(parents=True)
@@ -88,7 +91,7 @@ def test_the_best_checkpoint_outlives_newer_ones_in_a_later_attempt_too(
 def test_an_update_that_is_not_finite_is_no_history(tmp_path: Path, value: float) -> None:
     job = make_job(tmp_path, attempt=1)
     take(job.attempts, 1)
-    recorder: Any = Recorder(job)
+    recorder: Any = Recorder(job, Notice())
     bad = SimpleNamespace(global_step=3, logs={"policy/grad_norm": value}, ckpt_path=None)
     with pytest.raises(FloatingPointError, match="step 3: policy/grad_norm is not finite"):
         recorder.on_log(None, bad, None)
@@ -97,3 +100,30 @@ def test_an_update_that_is_not_finite_is_no_history(tmp_path: Path, value: float
 
 def test_finite_values_and_unknown_ones_pass() -> None:
     check_finite(1, {"policy/grad_norm": 1e6, "something/else": float("nan")})
+
+
+def test_a_notice_has_the_step_at_hand_saved_and_then_ends_the_attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("containers.trainer.recorder.publish", lambda *_: None)
+    job, notice = make_job(tmp_path, attempt=1), Notice()
+    take(job.attempts, 1)
+    recorder: Any = Recorder(job, notice)
+    control = SimpleNamespace(should_save=False)
+    recorder.on_step_end(None, logged(1), control)
+    assert not control.should_save
+
+    before = signal.getsignal(signal.SIGTERM)
+    notice.listen()
+    try:
+        os.kill(os.getpid(), signal.SIGTERM)
+        recorder.on_step_end(None, logged(1), control)
+        assert control.should_save
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    folder = job.checkpoints / "global_step_1"
+    folder.mkdir(parents=True)
+    recorder.on_save(None, SimpleNamespace(global_step=1, ckpt_path=str(folder)), None)
+    with pytest.raises(Interrupted, match="after step 1, which is saved"):
+        recorder.on_log(None, logged(1), None)
+    assert committed_steps(job.checkpoints) == [1]
