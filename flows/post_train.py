@@ -50,7 +50,7 @@ def post_train(
     run_name: RunName = "",
     force_rebuild: bool = False,
 ) -> str | State[str]:
-    """Train an adapter on mazes, evaluate it on the fixed ones and host it if it earned it.
+    """Train an adapter on mazes, evaluate it on the fixed ones and host it if the gate promotes it.
 
     Args:
         profile: Which machine and model: the name of a TOML file in configs.

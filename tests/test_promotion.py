@@ -15,6 +15,7 @@ from prefect.client.schemas.objects import State
 from prefect.testing.utilities import prefect_test_harness
 
 from flows import evaluate, host, post_train, rollback
+from tasks import deployments
 from tasks.context import Context
 from tasks.home import Home
 from tasks.hosted import history
@@ -138,6 +139,19 @@ def test_a_rejected_candidate_is_rejected_again_without_any_work(world: World) -
     first = world.train(trains(to=6), plays(30), train__seed=2)
     second = world.train(train__seed=2)
     assert (second.name, second.message) == ("NotPromoted", first.message)
+
+
+def test_whoever_follows_a_run_hears_why_its_adapter_was_not_promoted(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deployments, "_LOGS_TIMEOUT_S", 0)  # the test server keeps no logs
+    state = world.train(trains(to=6), plays(20), plays(50), gate__min_success=0.9)
+    said: list[str] = []
+    run_id = state.state_details.flow_run_id
+    assert run_id and deployments.follow(run_id, said.append) == "NotPromoted"
+    assert said[-1] == f"NotPromoted: {state.message}"
+    rows = {row["what"]: row["value"] for row in deployments.summary(run_id)}
+    assert rows["gate"] == f"not promoted: {state.message}"
 
 
 def test_a_first_candidate_that_fails_leaves_nothing_serving(world: World) -> None:
