@@ -55,7 +55,8 @@ _BY_LAST_WORDS: tuple[tuple[str, Failure], ...] = (
         Failure("storage away", "retry", 3, "look at the storage of the run's folder", wait_s=20),
     ),
     (
-        r"OutOfMemory|MemoryError|[Oo]ut of memory|\bOOM\b|std::bad_alloc",
+        # Not the bare word OOM: Ray lists it among the possible causes of every death.
+        r"OutOfMemory|MemoryError|[Oo]ut of memory|low on memory|std::bad_alloc",
         Failure("out of memory", "smaller batches", 3, "lower train.micro_batch_episodes"),
     ),
     (

@@ -53,6 +53,11 @@ def causes(context: Context) -> list[str | None]:
         ("FloatingPointError: step 5: policy/grad_norm is not finite", "loss not finite"),
         ("The actor died because its node was terminated", "lost node"),
         ("ray.exceptions.ActorDiedError: The actor died unexpectedly", "lost worker"),
+        (
+            "ray.exceptions.ActorDiedError: The actor died. There are some potential root causes. "
+            "(1) The process is killed by SIGKILL by OOM killer due to high memory usage.",
+            "lost worker",
+        ),
         ("Error: interrupted by SIGTERM after step 3, which is saved", "interrupted"),
         ("aiohttp.client_exceptions.ClientConnectorError: 127.0.0.1:1", "lost inference server"),
         ("RuntimeError: the inference server ended while starting", "lost inference server"),
