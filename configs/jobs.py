@@ -44,13 +44,29 @@ class TrainJob(Job):
     """Files worth nothing after the attempt: logs, rows, the adapter on its way to the server."""
 
 
+class HeldOut(Job):
+    """Mazes that neither the fixed set nor training has, drawn when they are played."""
+
+    height: int
+    width: int
+    num_mazes: int = Field(ge=1)
+    """How many at most: of small ones training may leave fewer."""
+    output: Path
+    """Folder that gets episodes.jsonl and, last, summary.json."""
+
+
 class EvaluateJob(Job):
-    """Play the fixed mazes with the base (no adapter) or with one adapter."""
+    """Play the fixed mazes with the base (no adapter) or with one adapter.
+
+    A set whose summary.json is there is not played again.
+    """
 
     config: PostTrainConfig
     adapter: Path | None
     output: Path
     """Folder that gets episodes.jsonl and, last, summary.json."""
+    held_out: tuple[HeldOut, ...] = ()
+    """What to play beside the fixed mazes."""
     scratch: Path
 
 
@@ -97,17 +113,19 @@ class MetricsLine(BaseModel):
 
 
 class EvaluationSummary(BaseModel):
-    """summary.json: the outcome of every fixed maze, in the set's order."""
+    """summary.json: the outcome of every maze of a set, in the set's order."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    mazes_digest: str
     num_mazes: int
     num_solved: int
     solved: tuple[bool, ...]
     turns: tuple[int, ...]
     turns_needed: tuple[int, ...]
     ends: tuple[str, ...]
-    """How each episode ended: solved, stopped early, out of turns."""
+    """How each episode ended: solved, stopped early, out of turns; out of context where a maze
+    larger than the fixed ones was too much for the model's context."""
     seconds: float
 
 

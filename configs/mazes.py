@@ -43,6 +43,11 @@ class MazeLayout(BaseModel):
         """The layout without its seed, as one string: equal for equal mazes."""
         return json.dumps([self.grid, self.start, self.target])
 
+    @property
+    def turns_needed(self) -> int:
+        """Turns of a perfect player, the final stop included."""
+        return len(self.shortest_path() or []) + 1
+
     def is_floor(self, cell: Cell) -> bool:
         return self.grid[cell[0]][cell[1]] == "0"
 
@@ -111,7 +116,7 @@ class MazeSet(BaseModel):
 
     def turns_needed(self) -> list[int]:
         """Turns of a perfect player for each maze, in order, the final stop included."""
-        return [len(maze.shortest_path() or []) + 1 for maze in self.mazes]
+        return [maze.turns_needed for maze in self.mazes]
 
     @model_validator(mode="after")
     def _check(self) -> Self:

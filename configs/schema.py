@@ -131,6 +131,23 @@ class EvaluateConfig(Section):
     """Episodes played at a time."""
     dtype: Literal["float32", "bfloat16", "auto"] = "auto"
     """Number format of the inference server, for hosting too: the same numbers are served."""
+    held_out_mazes: int = Field(256, ge=0, le=10_000)
+    """Mazes beside the fixed ones, of their size and unknown to training, or as many as there are
+    left. The adapter plays them too; they are reported and decide nothing."""
+    held_out_larger_mazes: int = Field(64, ge=0, le=10_000)
+    """The same, two cells higher and wider."""
+
+
+class GateConfig(Section):
+    """When an adapter may serve, by its outcomes on the fixed mazes."""
+
+    min_success: float = Field(0.5, ge=0, le=1)
+    """Share of the mazes it has to solve."""
+    min_gain: float = Field(0.1, ge=-1, le=1)
+    """Share of the mazes by which it has to be ahead of the base; -1 asks for nothing."""
+    max_loss_p: float = Field(0.05, gt=0, lt=1)
+    """It may not lose more mazes than it wins against the adapter now serving with a p-value of
+    at most this (exact McNemar, two-sided)."""
 
 
 class HostConfig(Section):
@@ -155,4 +172,5 @@ class PostTrainConfig(Section):
     cluster: ClusterConfig = ClusterConfig()
     train: TrainConfig
     evaluate: EvaluateConfig
+    gate: GateConfig = GateConfig()
     host: HostConfig = HostConfig()

@@ -1,4 +1,4 @@
-"""evaluate: play the fixed mazes with the adapter of any step of a run."""
+"""evaluate: let the adapter of any step of a run play the fixed mazes, and the gate judge it."""
 
 from typing import Annotated
 
@@ -10,8 +10,11 @@ from tasks.cluster import ray_cluster
 from tasks.context import reopen
 from tasks.evaluate import evaluate as evaluate_adapter
 from tasks.evaluate import find_evaluation
+from tasks.gate import judge
 from tasks.image import build_image
-from tasks.report import report_mazes
+from tasks.registry import register
+from tasks.report import report_decision, report_mazes
+from tasks.turn import turn
 
 RunId = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
 Step = Annotated[int, Field(ge=1, le=100_000)]
@@ -19,7 +22,7 @@ Step = Annotated[int, Field(ge=1, le=100_000)]
 
 @flow(name="evaluate", flow_run_name="{run_id} step {step}", on_cancellation=[release_cancelled])
 def evaluate(run_id: RunId, step: Step) -> int:
-    """Play the fixed mazes with one adapter.
+    """Play the fixed mazes with one adapter and judge whether it may be hosted.
 
     Args:
         run_id: Name of the run's folder.
@@ -30,10 +33,14 @@ def evaluate(run_id: RunId, step: Step) -> int:
     """
     context = reopen(run_id)
     adapter = context.run.adapter(step)
-    scores = find_evaluation(context.run, adapter)
-    if scores is None:
-        image = build_image(context)
-        with ray_cluster(context, image):
-            scores = evaluate_adapter(context, image, adapter)
-    report_mazes(context, scores)
+    with turn(context.run):
+        scores = find_evaluation(context, adapter)
+        if scores is None:
+            image = build_image(context)
+            with ray_cluster(context, image):
+                scores = evaluate_adapter(context, image, adapter)
+        decision = judge(context, scores)
+        register(context, decision)
+        report_mazes(context, scores)
+        report_decision(decision)
     return scores.num_solved

@@ -8,6 +8,7 @@ from typing import Annotated
 
 from prefect import flow
 from prefect.runtime import flow_run
+from prefect.states import Completed, State
 from pydantic import Field
 
 from configs.loader import load_config, profile_names
@@ -16,8 +17,10 @@ from tasks.check import check_plan
 from tasks.cluster import ray_cluster
 from tasks.context import begin
 from tasks.evaluate import evaluate, find_evaluation
+from tasks.gate import NOT_PROMOTED, judge
 from tasks.host import host_adapter
 from tasks.image import build_image
+from tasks.registry import register
 from tasks.report import report_run
 from tasks.track import track_results, tracked_run
 from tasks.train import find_training, train
@@ -46,8 +49,8 @@ def post_train(
     learning_rate: LearningRate = None,
     run_name: RunName = "",
     force_rebuild: bool = False,
-) -> str:
-    """Train an adapter on mazes, evaluate it on the fixed ones and host it.
+) -> str | State[str]:
+    """Train an adapter on mazes, evaluate it on the fixed ones and host it if the gate promotes it.
 
     Args:
         profile: Which machine and model: the name of a TOML file in configs.
@@ -59,7 +62,8 @@ def post_train(
         force_rebuild: Build the image anew even if it is there already.
 
     Returns:
-        The id of the run, which names its folder.
+        The id of the run, which names its folder; or, where the gate did not promote the adapter,
+        the state that says why. What served before goes on then.
     """
     overrides = {
         "train.steps": steps,
@@ -71,13 +75,17 @@ def post_train(
     image = build_image(context, force=force_rebuild)
     with tracked_run(context) as tracked:
         trained = find_training(context.run)
-        scores = find_evaluation(context.run, trained.adapter) if trained else None
+        scores = find_evaluation(context, trained.adapter) if trained else None
         if trained is None or scores is None:
             check_plan(context, image)
             with ray_cluster(context, image):
                 trained = trained or train(context, image)
                 scores = evaluate(context, image, trained.adapter)
-        hosted = host_adapter(context, image, scores)
-        version = track_results(context, scores)
-        report_run(context, trained, scores, hosted, version, tracked)
+        decision = judge(context, scores)
+        hosted = host_adapter(context, image, decision) if decision.promoted else None
+        version = register(context, decision, hosted)
+        track_results(context, scores, decision)
+        report_run(context, trained, scores, decision, hosted, version, tracked)
+    if not decision.promoted:
+        return Completed(name=NOT_PROMOTED, message=decision.reason)
     return context.run.run_id

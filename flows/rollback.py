@@ -3,17 +3,24 @@
 from prefect import flow
 
 from tasks.context import reopen
-from tasks.evaluate import require_evaluation
+from tasks.gate import require_decision
 from tasks.home import Home
-from tasks.host import host_adapter, previous
+from tasks.host import host_adapter
+from tasks.hosted import previous, rolling_back
 from tasks.image import build_image
+from tasks.registry import register
+from tasks.turn import turn
 
 
 @flow(name="rollback")
 def rollback() -> str:
     """Serve what was served before the current adapter; returns the endpoint."""
-    earlier = previous(Home.from_environment())
+    home = Home.from_environment()
+    earlier = previous(home)
     context = reopen(earlier.run_id)
-    scores = require_evaluation(context.run, context.run.adapter(earlier.step))
-    image = build_image(context)
-    return host_adapter(context, image, scores).endpoint.url
+    with turn(context.run):
+        decision = require_decision(context.run, context.run.adapter(earlier.step))
+        image = build_image(context)
+        hosted = host_adapter(context, image, decision, rolling_back(home))
+        register(context, decision, hosted)
+    return hosted.endpoint.url

@@ -105,7 +105,7 @@ def follow(flow_run_id: UUID, say: Callable[[str], None]) -> str:
             else:
                 ended_at = ended_at or time.monotonic()
                 if _is_over(state, lines, time.monotonic() - ended_at):
-                    if not state.is_completed():
+                    if state.name != "Completed":
                         say(f"{state.name}: {_first_line(state.message)}")
                     return state.name or "unknown"
             time.sleep(_POLL_S)

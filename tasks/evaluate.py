@@ -1,71 +1,70 @@
-"""Stage evaluate: the base and the adapter on all fixed mazes, or an error."""
+"""Stage evaluate: base, adapter and champion on all fixed mazes, or an error.
 
-import time
+The champion is the adapter now in service; it plays by this run's rules, so that the gate can
+compare maze by maze. The adapter also plays mazes held out beside the fixed ones.
+"""
+
 from pathlib import Path
 
 from prefect import task
 from prefect.cache_policies import NO_CACHE
-from prefect.logging import get_run_logger
 
-from configs.digests import digest_of
-from configs.jobs import AdapterManifest, EvaluateJob, EvaluationSummary
+from configs.jobs import AdapterManifest, HeldOut
 from tasks import records
 from tasks.adapters import read_intact
-from tasks.backends.protocols import Image, JobStatus
-from tasks.cluster import ensure_cluster, give_up_cluster
+from tasks.backends.protocols import Image
 from tasks.context import Context
-from tasks.failures import classify, telling_line
-from tasks.jobs import follow, job_environment, program
-from tasks.records import EvaluateRecord
+from tasks.hosted import champion
+from tasks.plays import (
+    are_played,
+    base_player,
+    candidate_player,
+    champion_player,
+    inputs_of,
+    play,
+    read_summary,
+)
+from tasks.records import EvaluateRecord, PlayedChampion
 from tasks.run_dir import Run
 
-_MAX_TRIES = 3
 
+def find_evaluation(context: Context, adapter: Path) -> EvaluateRecord | None:
+    """The record of this adapter's evaluation, if its results are all there.
 
-def find_evaluation(run: Run, adapter: Path) -> EvaluateRecord | None:
-    """The record of this adapter's evaluation, if its results are all there."""
-    inputs = _inputs(run, _manifest(adapter).digest)
-    record = records.find(EvaluateRecord, inputs, run.evaluation(inputs))
-    if record is None:
-        return None
-    complete = [_summary(run, folder) for folder in (record.base_results, record.results)]
-    return record if all(complete) else None
-
-
-def require_evaluation(run: Run, adapter: Path) -> EvaluateRecord:
-    """The record of this adapter's evaluation: nothing is served that was not measured.
-
-    Raises:
-        ValueError: there is none, and which flow makes it; or the adapter is damaged.
+    Without those of the champion that serves now it is not complete.
     """
-    record = find_evaluation(run, adapter)
-    if record is None:
-        raise ValueError(
-            f"adapter {adapter.name} of run {run.run_id} was not evaluated: "
-            "run the deployment evaluate/evaluate for it first"
-        )
-    return record
+    run, manifest = context.run, require_intact(adapter)
+    inputs = inputs_of(run, candidate_player(run, adapter, manifest))
+    record = records.find(EvaluateRecord, inputs, run.evaluation(inputs))
+    if record is None or not _is_champion_played(context, record):
+        return None
+    complete = [read_summary(run, folder) for folder in (record.base_results, record.results)]
+    held_out = _held_out(run, inputs)
+    as_wanted = record.held_out == tuple(each.output for each in held_out)
+    return record if all(complete) and as_wanted and are_played(held_out) else None
 
 
 @task(task_run_name="evaluate", cache_policy=NO_CACHE)
 def evaluate(context: Context, image: Image, adapter: Path) -> EvaluateRecord:
-    """Play the fixed mazes with the base and with `adapter`; what was played before is read.
+    """Play the fixed mazes with all who are compared; what was played before is read.
 
     Raises:
         ValueError: the adapter is damaged or was trained on another base.
         RuntimeError: a job failed, or not every maze has an outcome.
     """
-    run, manifest = context.run, _manifest(adapter)
+    run, manifest = context.run, require_intact(adapter)
     if manifest.base_digest != run.file.base_digest:
         raise ValueError(
             f"adapter {adapter} was trained on another base ({manifest.base_digest[:12]}) than "
             f"{run.config.model.path} ({run.file.base_digest[:12]})"
         )
-    base_results = _play(context, image, None, None)
-    results = _play(context, image, adapter, manifest.digest)
-    base, solved = _summary(run, base_results), _summary(run, results)
+    player = candidate_player(run, adapter, manifest)
+    inputs = inputs_of(run, player)
+    held_out = _held_out(run, inputs)
+    base_results = play(context, image, base_player(run))
+    results = play(context, image, player, held_out)
+    base, solved = read_summary(run, base_results), read_summary(run, results)
     assert base is not None and solved is not None
-    inputs = _inputs(run, manifest.digest)
     record = EvaluateRecord(
         inputs=inputs,
         step=manifest.step,
@@ -77,93 +76,20 @@ def evaluate(context: Context, image: Image, adapter: Path) -> EvaluateRecord:
         num_solved=solved.num_solved,
         base_results=base_results,
         results=results,
+        champion=_play_champion(context, image, manifest.digest),
+        held_out=tuple(each.output for each in held_out),
     )
     records.save(record, run.evaluation(inputs))
     records.save(record, run.records)
     return record
 
 
-def _play(context: Context, image: Image, adapter: Path | None, digest: str | None) -> Path:
-    """The folder with one model's results on all mazes."""
-    log, run = get_run_logger(), context.run
-    who = "the base" if adapter is None else f"adapter {digest[:12] if digest else ''}"
-    inputs = _inputs(run, digest)
-    output = run.evaluation(inputs)
-    summary = _summary(run, output)
-    if summary is None:
-        log.info("evaluate: %s plays %d mazes", who, len(run.mazes().mazes))
-        submission_id = f"{run.run_id}-eval-{inputs[:12]}"
-        job = EvaluateJob(
-            config=run.config,
-            adapter=adapter,
-            output=output,
-            scratch=run.scratch(submission_id),
-        )
-        _run_job(context, image, submission_id, job)
-        summary = _summary(run, output)
-    if summary is None:
-        raise RuntimeError(f"the evaluation left no complete results in {output}")
-    log.info("evaluate: %s solves %d of %d", who, summary.num_solved, summary.num_mazes)
-    return output
-
-
-def _run_job(context: Context, image: Image, submission_id: str, job: EvaluateJob) -> None:
-    """Have the job done, again where its failure is one that passes.
+def require_intact(adapter: Path) -> AdapterManifest:
+    """The manifest of an adapter that is as it was published.
 
     Raises:
-        RuntimeError: it failed for good; one line.
+        ValueError: it is not.
     """
-    for tries_left in reversed(range(_MAX_TRIES)):
-        status, text = _try_job(context, image, submission_id, job)
-        if status == "succeeded":
-            return
-        failure = classify(status, text, has_moved=False)
-        reason = f"the evaluation {status}: {failure.cause}: {telling_line(text)}"
-        if failure.action == "stop" or not tries_left:
-            raise RuntimeError(f"{reason}. Next: {failure.advice} ({job.scratch})")
-        get_run_logger().warning("evaluate: %s; next: %s", reason, failure.action)
-        if failure.action == "new cluster":
-            give_up_cluster(context)
-        time.sleep(failure.wait_s)
-
-
-def _try_job(
-    context: Context, image: Image, submission_id: str, job: EvaluateJob
-) -> tuple[JobStatus, str]:
-    """Run the job, or adopt it, to its end; that and its log."""
-    jobs = context.backends.jobs(ensure_cluster(context, image))
-    file = job.write(job.scratch / "job.json")
-    # Whoever comes here lacks results, so also a job that succeeded has to be done again.
-    if jobs.status(submission_id) in ("succeeded", "failed", "stopped"):
-        jobs.delete(submission_id)
-    command = program(image, "containers.trainer.evaluate_main", file)
-    jobs.submit_or_adopt(submission_id, command, job_environment(image))
-    status = follow(jobs, submission_id, lambda: None)
-    text = jobs.logs(submission_id)
-    (job.scratch / "job.log").write_text(text)
-    return status, text
-
-
-def _inputs(run: Run, adapter_digest: str | None) -> str:
-    file = run.file
-    rendering = run.config.mazes.model_dump(mode="json", exclude={"test_set"})
-    model = run.config.model.max_model_len
-    settings = [run.config.evaluate, rendering, run.config.train.device, model]
-    return digest_of(
-        [file.image_digest, file.base_digest, adapter_digest, file.mazes_digest, settings]
-    )
-
-
-def _summary(run: Run, folder: Path) -> EvaluationSummary | None:
-    """The summary in `folder` if every maze of the set has its outcome in it."""
-    try:
-        summary = EvaluationSummary.model_validate_json((folder / "summary.json").read_text())
-    except (FileNotFoundError, ValueError):
-        return None
-    return summary if len(summary.solved) == len(run.mazes().mazes) else None
-
-
-def _manifest(adapter: Path) -> AdapterManifest:
     manifest = read_intact(adapter)
     if manifest is None:
         raise ValueError(
@@ -171,3 +97,41 @@ def _manifest(adapter: Path) -> AdapterManifest:
             "another step; starting post-train again makes that of the last step anew"
         )
     return manifest
+
+
+def _play_champion(context: Context, image: Image, candidate: str) -> PlayedChampion | None:
+    serving = champion(context.home, candidate)
+    if serving is None:
+        return None
+    player = champion_player(context.run, context.home, serving)
+    return PlayedChampion(
+        run_id=serving.run_id,
+        step=serving.step,
+        adapter_digest=serving.adapter_digest,
+        results=play(context, image, player) if player else None,
+    )
+
+
+def _is_champion_played(context: Context, record: EvaluateRecord) -> bool:
+    """The record has the champion that serves now, played, or it still cannot be played."""
+    serving, played = champion(context.home, record.adapter_digest), record.champion
+    if serving is None or played is None:
+        return serving is None and played is None
+    if serving.adapter_digest != played.adapter_digest:
+        return False
+    if played.results is None:
+        return champion_player(context.run, context.home, serving) is None
+    return read_summary(context.run, played.results) is not None
+
+
+def _held_out(run: Run, inputs: str) -> tuple[HeldOut, ...]:
+    """Mazes of the fixed ones' size, and of the next."""
+    config, fixed = run.config.evaluate, run.mazes()
+    wanted = ((0, config.held_out_mazes), (2, config.held_out_larger_mazes))
+    sets = []
+    for larger, num_mazes in wanted:
+        if num_mazes:
+            height, width = fixed.height + larger, fixed.width + larger
+            output = run.held_out(inputs, f"{height}x{width}-{num_mazes}")
+            sets.append(HeldOut(height=height, width=width, num_mazes=num_mazes, output=output))
+    return tuple(sets)

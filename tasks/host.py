@@ -1,61 +1,86 @@
-"""Stage host: serve an adapter that was evaluated, and remember what was served before."""
+"""Stage host: serve an adapter that the gate has judged, and remember what was served before.
 
+Nothing is served that was not measured: hosting takes the gate's record and nothing else. A
+rejected adapter is served only on an operator's word, with a reason that stays on record.
+"""
+
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 from prefect.logging import get_run_logger
-from pydantic import BaseModel, ConfigDict
 
 from configs.digests import digest_of
 from configs.jobs import SolveJob
 from configs.serving import ServedAdapter
 from tasks import records
-from tasks.backends.protocols import HostedModel, Image
+from tasks.backends.protocols import Endpoint, HostedModel, Image
 from tasks.context import Context
-from tasks.home import Home
+from tasks.gate import find_decision, is_outdated
+from tasks.home import Home, take_lock
+from tasks.hosted import Hosted, champion, remember
 from tasks.proof import choose_probes
-from tasks.records import EvaluateRecord, HostRecord, write_whole
+from tasks.records import EvaluateRecord, GateRecord, HostRecord, Promotion
 from tasks.run_dir import open_run
 from tasks.turn import check_turn
 
-
-class Hosted(BaseModel):
-    """One line of hosting/history.jsonl: an adapter that was put to service."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    run_id: str
-    step: int
-    adapter_digest: str
+_POLL_S = 0.5
 
 
 @task(task_run_name="host", cache_policy=NO_CACHE)
-def host_adapter(context: Context, image: Image, scores: EvaluateRecord) -> HostRecord:
-    """Serve the adapter of `scores`, or see that it is served."""
-    log = get_run_logger()
+def host_adapter(
+    context: Context, image: Image, decision: GateRecord, promotion: Promotion | None = None
+) -> HostRecord:
+    """Serve the adapter of `decision`, or see that it is served.
+
+    Args:
+        context: The run of the adapter.
+        image: What the server runs in.
+        decision: The gate's record on the adapter.
+        promotion: Whose word it is served on. None: the gate's.
+
+    Raises:
+        ValueError: the adapter is not the one that was measured, the gate rejected it, or has
+            judged it against another adapter than the one now serving.
+        RuntimeError: the server does not serve it.
+    """
     check_turn(context.run)
-    model = _model(context, image, scores)
-    endpoint = context.backends.models.find(model)
-    if endpoint is None:
-        log.info("host: loading adapter %s", scores.adapter_digest[:12])
-        endpoint = context.backends.models.serve(model)
-    log.info("host: %s answers as %r", endpoint.url, model.alias)
-    record = HostRecord(
-        inputs=digest_of(model),
-        endpoint=endpoint,
-        adapter_name=model.alias,
-        adapter_digest=scores.adapter_digest,
-    )
-    records.save(record, context.run.records)
-    SolveJob(config=context.config, url=endpoint.url, model=model.alias).write(
-        solve_job_file(context.home)
-    )
-    _remember(
-        context.home,
-        Hosted(run_id=context.run.run_id, step=scores.step, adapter_digest=scores.adapter_digest),
-    )
+    with hosting(context.home):
+        _check_decision(context, decision, promotion)
+        endpoint = _serve(context, _model(context, image, decision))
+        promotion = promotion or Promotion.now("gate", "gate", decision.reason)
+        hosted = Hosted(
+            run_id=decision.run_id,
+            step=decision.step,
+            adapter_digest=decision.adapter_digest,
+            promotion=promotion,
+        )
+        hosted = remember(context.home, hosted)
+        record = HostRecord(
+            inputs=digest_of(_model(context, image, decision)),
+            endpoint=endpoint,
+            adapter_name=context.config.host.adapter_name,
+            adapter_digest=decision.adapter_digest,
+            gate=decision.inputs,
+            promotion=hosted.promotion or promotion,
+        )
+        records.save(record, context.run.records)
+        SolveJob(config=context.config, url=endpoint.url, model=record.adapter_name).write(
+            solve_job_file(context.home)
+        )
     return record
+
+
+@contextmanager
+def hosting(home: Home) -> Generator[None]:
+    """One flow at a time changes what serves, and what the registry says of it."""
+    with (home.hosting / ".lock").open("a") as file:
+        while not take_lock(file):
+            time.sleep(_POLL_S)
+        yield
 
 
 def solve_job_file(home: Home) -> Path:
@@ -63,42 +88,54 @@ def solve_job_file(home: Home) -> Path:
     return home.hosting / "endpoint.json"
 
 
-def history(home: Home) -> list[Hosted]:
-    """What was put to service, oldest first."""
-    file = home.hosting / "history.jsonl"
-    lines = file.read_text().splitlines() if file.is_file() else []
-    return [Hosted.model_validate_json(line) for line in lines]
+def _check_decision(context: Context, decision: GateRecord, promotion: Promotion | None) -> None:
+    which = f"adapter {decision.adapter.name} of run {decision.run_id}"
+    recorded = find_decision(context.run, decision.adapter)
+    if recorded != decision or recorded.run_id != context.run.run_id:
+        raise ValueError(
+            f"{which} is not what the gate has on record: "
+            "run the deployment evaluate/evaluate for it first"
+        )
+    if promotion is not None:
+        return
+    if not decision.promoted:
+        raise ValueError(
+            f"the gate did not promote {which}: {decision.reason}; to serve it all the same run "
+            "the deployment host/host with your name and a reason"
+        )
+    if is_outdated(context, decision):
+        raise ValueError(
+            f"{which} was judged by another policy or against another adapter than the one that "
+            "serves now: run the deployment evaluate/evaluate for it, or post-train again"
+        )
 
 
-def previous(home: Home) -> Hosted:
-    """What served before the adapter that serves now.
-
-    Raises:
-        ValueError: nothing did.
-    """
-    served = history(home)
-    earlier = [each for each in served if each.adapter_digest != served[-1].adapter_digest]
-    if not earlier:
-        raise ValueError("nothing to roll back to: no other adapter was hosted before")
-    return earlier[-1]
-
-
-def _remember(home: Home, hosted: Hosted) -> None:
-    served = history(home)
-    if not served or served[-1] != hosted:
-        lines = [each.model_dump_json() for each in [*served, hosted]]
-        write_whole(home.hosting / "history.jsonl", "\n".join(lines) + "\n")
+def _serve(context: Context, model: HostedModel) -> Endpoint:
+    """An endpoint that says itself that it serves this very adapter."""
+    log = get_run_logger()
+    endpoint = context.backends.models.find(model)
+    if endpoint is None:
+        log.info("host: loading adapter %s", model.champion.digest[:12])
+        endpoint = context.backends.models.serve(model)
+    served = endpoint.models.get(model.alias)
+    if served != model.champion.digest:
+        raise RuntimeError(
+            f"{endpoint.url} serves {served} as {model.alias!r}, not the adapter "
+            f"{model.champion.digest}: look into the model server's log, then start the flow again"
+        )
+    log.info("host: %s answers as %r", endpoint.url, model.alias)
+    return endpoint
 
 
-def _model(context: Context, image: Image, scores: EvaluateRecord) -> HostedModel:
+def _model(context: Context, image: Image, decision: GateRecord) -> HostedModel:
     config = context.config
     return HostedModel(
         base=config.model.path,
         base_digest=context.run.file.base_digest,
-        champion=ServedAdapter(digest=scores.adapter_digest, folder=scores.adapter),
-        previous=_at_hand(context, scores),
+        champion=ServedAdapter(digest=decision.adapter_digest, folder=decision.adapter),
+        previous=_at_hand(context, decision),
         alias=config.host.adapter_name,
-        probes=choose_probes(scores, context.run.mazes()),
+        probes=choose_probes(_scores(context, decision), context.run.mazes()),
         num_replicas=config.host.num_replicas,
         port=config.host.port,
         dtype=config.evaluate.dtype,
@@ -112,16 +149,25 @@ def _model(context: Context, image: Image, scores: EvaluateRecord) -> HostedMode
     )
 
 
-def _at_hand(context: Context, scores: EvaluateRecord) -> ServedAdapter | None:
+def _scores(context: Context, decision: GateRecord) -> EvaluateRecord:
+    """The evaluation that the gate has judged."""
+    folder = context.run.evaluation(decision.inputs)
+    scores = records.find(EvaluateRecord, decision.inputs, folder)
+    if scores is None:
+        raise ValueError(f"{folder} is gone: run the deployment evaluate/evaluate for the adapter")
+    return scores
+
+
+def _at_hand(context: Context, decision: GateRecord) -> ServedAdapter | None:
     """What served last beside this adapter, if it is still there and of the same base."""
-    others = [h for h in history(context.home) if h.adapter_digest != scores.adapter_digest]
-    if not others:
+    before = champion(context.home, decision.adapter_digest)
+    if before is None:
         return None
     try:
-        run = open_run(context.home.runs, others[-1].run_id)
-        folder = run.adapter(others[-1].step)
+        run = open_run(context.home.runs, before.run_id)
+        folder = run.adapter(before.step)
     except ValueError:  # its run or adapter was deleted
         return None
     if run.file.base_digest != context.run.file.base_digest:
         return None
-    return ServedAdapter(digest=others[-1].adapter_digest, folder=folder)
+    return ServedAdapter(digest=before.adapter_digest, folder=folder)

@@ -7,13 +7,25 @@ inputs, asks whether the world still agrees, and only then skips its work.
 import os
 from collections.abc import Generator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import ClassVar
+from typing import Annotated, ClassVar, Literal, Self
 from uuid import uuid4
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 
+from configs.schema import GateConfig
 from tasks.backends.protocols import Cluster, Endpoint, Image
+
+
+def _one_line(text: str) -> str:
+    if not text.isprintable() or text != text.strip():
+        raise ValueError("use one line of printable characters")
+    return text
+
+
+Words = Annotated[str, Field(min_length=2, max_length=500), AfterValidator(_one_line)]
+"""One line for people."""
 
 
 class Record(BaseModel):
@@ -45,6 +57,18 @@ class TrainRecord(Record):
     adapter_digest: str
 
 
+class PlayedChampion(BaseModel):
+    """The adapter in service that a candidate was played against."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    run_id: str
+    step: int
+    adapter_digest: str
+    results: Path | None
+    """None where its files are gone or changed, so that nobody can play it again."""
+
+
 class EvaluateRecord(Record):
     stage = "evaluate"
     step: int
@@ -56,6 +80,80 @@ class EvaluateRecord(Record):
     num_solved: int
     base_results: Path
     results: Path
+    champion: PlayedChampion | None
+    """None while no other adapter was ever put to service."""
+    held_out: tuple[Path, ...]
+    """Folders with the adapter's results on the mazes held out beside the fixed ones."""
+
+
+class Comparison(BaseModel):
+    """A candidate against another player of the same mazes; they are told by their seeds."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    digest: str
+    """Of the other's adapter, or of the base."""
+    num_solved: int
+    """By the other."""
+    wins: tuple[int, ...]
+    losses: tuple[int, ...]
+    p_value: float
+    """Exact McNemar, two-sided."""
+
+
+class HeldOutScore(BaseModel):
+    """What a candidate made of mazes beside the fixed ones; it decides nothing."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    mazes_digest: str
+    num_mazes: int
+    num_solved: int
+    interval: tuple[float, float]
+
+
+class GateRecord(Record):
+    """Whether an adapter may serve. Its inputs are those of the evaluation it judges."""
+
+    stage = "gate"
+    run_id: str
+    step: int
+    adapter: Path
+    adapter_digest: str
+    base_digest: str
+    image_digest: str
+    mazes_digest: str
+    num_mazes: int
+    num_solved: int
+    interval: tuple[float, float]
+    """Wilson, 95 %, of the share of solved mazes."""
+    base: Comparison
+    champion_digest: str | None
+    """The adapter in service then; None where there was no other."""
+    champion: Comparison | None
+    """None also where the champion could not be played again."""
+    held_out: tuple[HeldOutScore, ...]
+    policy: GateConfig
+    promoted: bool
+    reason: str
+    """One line: every rule that was broken, or what speaks for the adapter."""
+
+
+class Promotion(BaseModel):
+    """Who put an adapter to service, when and why."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    by: Literal["gate", "operator", "rollback"]
+    who: Words
+    why: Words
+    when: AwareDatetime
+
+    @classmethod
+    def now(cls, by: Literal["gate", "operator", "rollback"], who: str, why: str) -> Self:
+        """Raises ValueError where `who` or `why` is no line of 2 to 500 printable characters."""
+        return cls(by=by, who=who, why=why, when=datetime.now(UTC))
 
 
 class HostRecord(Record):
@@ -63,6 +161,9 @@ class HostRecord(Record):
     endpoint: Endpoint
     adapter_name: str
     adapter_digest: str
+    gate: str
+    """Inputs of the gate's record that it is served by."""
+    promotion: Promotion
 
 
 def save(record: Record, folder: Path) -> None:

@@ -7,10 +7,11 @@ from prefect.tasks import task
 
 from configs.jobs import EvaluationSummary
 from tasks.context import Context
-from tasks.records import EvaluateRecord, HostRecord, TrainRecord
+from tasks.records import EvaluateRecord, GateRecord, HostRecord, TrainRecord
 
 SUMMARY_KEY = "ariadne-summary"
 MAZES_KEY = "ariadne-mazes"
+GATE_KEY = "ariadne-gate"
 
 
 @task(task_run_name="report", cache_policy=NO_CACHE)
@@ -18,17 +19,20 @@ def report_run(
     context: Context,
     trained: TrainRecord,
     scores: EvaluateRecord,
-    hosted: HostRecord,
+    decision: GateRecord,
+    hosted: HostRecord | None,
     model_version: str,
     tracked: str,
 ) -> None:
     """Make the artifacts of a finished run."""
     create_link_artifact(tracked, "MLflow run", key="ariadne-mlflow", description="MLflow run")
-    create_link_artifact(
-        hosted.endpoint.url, "Endpoint", key="ariadne-endpoint", description="OpenAI API"
-    )
+    if hosted:
+        create_link_artifact(
+            hosted.endpoint.url, "Endpoint", key="ariadne-endpoint", description="OpenAI API"
+        )
     report_mazes(context, scores)
-    rows = summary_rows(context, trained, scores, hosted, model_version, tracked)
+    report_decision(decision)
+    rows = summary_rows(context, trained, scores, decision, hosted, model_version, tracked)
     create_table_artifact(
         [{"what": what, "value": value} for what, value in rows.items()],
         key=SUMMARY_KEY,
@@ -64,11 +68,52 @@ def report_mazes(context: Context, scores: EvaluateRecord) -> None:
     create_table_artifact(rows, key=MAZES_KEY, description=description)
 
 
+def report_decision(decision: GateRecord) -> None:
+    """What the gate decided and the comparisons it rests on."""
+    against = {"base": decision.base, "champion": decision.champion}
+    rows = [
+        {
+            "mazes": f"fixed, against the {name}",
+            "solved": f"{decision.num_solved} of {decision.num_mazes}",
+            "95 %": _interval(decision.interval),
+            "other": str(other.num_solved),
+            "won": _seeds(other.wins),
+            "lost": _seeds(other.losses),
+            "p": f"{other.p_value:.2g}",
+        }
+        for name, other in against.items()
+        if other
+    ]
+    rows += [
+        {
+            "mazes": f"held out, {score.name}",
+            "solved": f"{score.num_solved} of {score.num_mazes}",
+            "95 %": _interval(score.interval),
+        }
+        for score in decision.held_out
+    ]
+    create_table_artifact(rows, key=GATE_KEY, description=_verdict(decision))
+
+
+def _verdict(decision: GateRecord) -> str:
+    return f"{'promoted' if decision.promoted else 'not promoted'}: {decision.reason}"
+
+
+def _interval(interval: tuple[float, float]) -> str:
+    return f"{interval[0]:.1%} to {interval[1]:.1%}"
+
+
+def _seeds(seeds: tuple[int, ...]) -> str:
+    """How many mazes and which; they are told by their seeds."""
+    return f"{len(seeds)}: {', '.join(map(str, seeds))}" if seeds else "0"
+
+
 def summary_rows(
     context: Context,
     trained: TrainRecord,
     scores: EvaluateRecord,
-    hosted: HostRecord,
+    decision: GateRecord,
+    hosted: HostRecord | None,
     model_version: str,
     link: str,
 ) -> dict[str, str]:
@@ -76,10 +121,15 @@ def summary_rows(
     return {
         "solved before": f"{scores.num_solved_base} of {scores.num_mazes}",
         "solved after": f"{scores.num_solved} of {scores.num_mazes}",
+        **{
+            f"held out, {score.name}": f"{score.num_solved} of {score.num_mazes}"
+            for score in decision.held_out
+        },
+        "gate": _verdict(decision),
         "training": f"{trained.step} steps in {trained.seconds / 60:.1f} min",
         "attempts": str(trained.attempts),
         "adapter": f"{scores.adapter_digest[:16]} (version {model_version})",
-        "endpoint": f"{hosted.endpoint.url} as {hosted.adapter_name}",
+        "endpoint": f"{hosted.endpoint.url} as {hosted.adapter_name}" if hosted else "as before",
         "run folder": str(context.run.folder),
         "MLflow": link,
     }

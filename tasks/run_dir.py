@@ -78,6 +78,10 @@ class Run:
     def evaluation(self, inputs: str) -> Path:
         return self.folder / "evals" / inputs[:16]
 
+    def held_out(self, inputs: str, name: str) -> Path:
+        """Results on mazes held out beside the fixed ones."""
+        return self.evaluation(inputs) / "held-out" / name
+
     def adapter_folder(self, step: int) -> Path:
         return self.adapters / f"step_{step}"
 

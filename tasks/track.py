@@ -22,10 +22,9 @@ from prefect.runtime import flow_run
 from configs.jobs import MetricsLine
 from tasks.backends.protocols import ATTEMPT, Point
 from tasks.context import Context
-from tasks.records import EvaluateRecord
+from tasks.records import EvaluateRecord, GateRecord
 from tasks.turn import Superseded, check_turn, turn
 
-MODEL_NAME = "ariadne-maze-solver"
 SUCCESS = "environment/success"
 GAP = "policy/rollout_train_logprobs_abs_diff_mean"
 _WIDEST_GAP_NATS = 0.01
@@ -154,8 +153,8 @@ def tracked_run(context: Context) -> Generator[str]:
 
 
 @task(task_run_name="track results", cache_policy=NO_CACHE, retries=3, retry_delay_seconds=2)
-def track_results(context: Context, scores: EvaluateRecord) -> str:
-    """Log the evaluation, register the adapter, end the run; returns the model version."""
+def track_results(context: Context, scores: EvaluateRecord, decision: GateRecord) -> None:
+    """Log the evaluation and end the run."""
     tracker, run = context.backends.tracker, context.run
     check_turn(run)
     steps = run.steps()
@@ -165,15 +164,16 @@ def track_results(context: Context, scores: EvaluateRecord) -> str:
         "test/solved_base": float(scores.num_solved_base),
         "test/success": scores.num_solved / scores.num_mazes,
     }
+    values |= {
+        f"held_out/{each.name}": each.num_solved / each.num_mazes
+        for each in decision.held_out
+        if each.num_mazes
+    }
     end = Point(step=scores.step, time_ms=steps[-1].wall_time_ms, values=values)
     tracker.log(run.run_id, [end])
     for name in ("episodes.jsonl", "summary.json"):
         tracker.log_file(run.run_id, scores.results / name, "evaluation")
-    base_digest = run.file.base_digest
-    tags = {"run_id": run.run_id, "step": str(scores.step), "base_digest": base_digest}
-    version = tracker.register(run.run_id, MODEL_NAME, scores.adapter_digest, scores.adapter, tags)
     tracker.close(run.run_id, "FINISHED")
-    return version
 
 
 def _describe_gap(line: MetricsLine) -> str:

@@ -113,6 +113,11 @@ class FakeTracker:
     closed: dict[str, str] = field(default_factory=dict)
     versions: list[str] = field(default_factory=list)
     """Digests of the registered adapters."""
+    tags: dict[str, dict[str, str]] = field(default_factory=dict)
+    """Those of each version, by its adapter's digest."""
+    aliases: dict[str, str] = field(default_factory=dict)
+    files: list[str] = field(default_factory=list)
+    """Folder and name of each file that was logged."""
 
     def open(self, run_id: str, parameters: dict[str, str], tags: dict[str, str]) -> str:
         self.opened.add(run_id)
@@ -132,6 +137,7 @@ class FakeTracker:
     def log_file(self, run_id: str, path: Path, folder: str) -> None:
         self._reach(run_id)
         assert path.is_file()
+        self.files.append(f"{folder}/{path.name}")
 
     def close(self, run_id: str, status: str) -> None:
         self._reach(run_id)
@@ -144,9 +150,19 @@ class FakeTracker:
         self, run_id: str, name: str, digest: str, folder: Path, tags: dict[str, str]
     ) -> str:
         self._reach(run_id)
+        assert (folder / "manifest.json").is_file()
         if digest not in self.versions:
             self.versions.append(digest)
+        self.tags.setdefault(digest, {}).update(tags)
         return str(self.versions.index(digest) + 1)
+
+    def point_aliases(self, name: str, champion: str, previous: str | None) -> None:
+        if champion not in self.versions:
+            raise LookupError(f"no version has the adapter {champion}")
+        self.aliases.pop("previous", None)
+        if previous in self.versions:
+            self.aliases["previous"] = previous
+        self.aliases["champion"] = champion
 
     def _reach(self, run_id: str) -> None:
         if self.away:

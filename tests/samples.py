@@ -1,7 +1,7 @@
 """Runs to test with, and jobs that leave in them what the real programs leave."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -138,7 +138,8 @@ def publish_adapter(job: TrainJob, step: int) -> Path:
         return folder
     folder.mkdir(parents=True)
     (folder / "adapter_config.json").write_text('{"r": 32}')
-    (folder / "adapter_model.safetensors").write_bytes(f"adapter of step {step}".encode())
+    weights = f"adapter of step {step}, seed {job.config.train.seed}"
+    (folder / "adapter_model.safetensors").write_bytes(weights.encode())
     files = {path.name: digest_of_file(path) for path in folder.iterdir()}
     manifest = AdapterManifest(
         digest=digest_of(files),
@@ -154,34 +155,60 @@ def publish_adapter(job: TrainJob, step: int) -> Path:
 
 def plays(num_solved: int, num_played: int = 64, then: JobStatus = "succeeded") -> Program:
     """The evaluation: plays the first `num_played` mazes and solves the first `num_solved`."""
+    return solves(range(num_solved), num_played, then)
+
+
+def solves(
+    indices: Collection[int], num_played: int = 64, then: JobStatus = "succeeded"
+) -> Program:
+    """The evaluation: solves the mazes at these places; of those held out, every second one.
+
+    As the real one does, it plays what has no summary.
+    """
 
     def program(file: Path) -> Iterator[JobStatus]:
         job = EvaluateJob.read(file)
         yield "running"
         if then == "succeeded":
-            solved = tuple(index < num_solved for index in range(num_played))
-            needed = tuple(load_maze_set(job.config.mazes.test_set).turns_needed()[:num_played])
-            summary = EvaluationSummary(
-                num_mazes=num_played,
-                num_solved=num_solved,
-                solved=solved,
-                turns=needed,
-                turns_needed=needed,
-                ends=tuple("solved" if each else "out of turns" for each in solved),
-                seconds=1.0,
-            )
-            job.output.mkdir(parents=True, exist_ok=True)
-            who = job.adapter.name if job.adapter else "base"
-            episodes = [
-                {"solved": each, "turns": [{"reply": f"{who} on {number}"}]}
-                for number, each in enumerate(solved)
-            ]
-            lines = "".join(json.dumps(episode) + "\n" for episode in episodes)
-            (job.output / "episodes.jsonl").write_text(lines)
-            (job.output / "summary.json").write_text(summary.model_dump_json())
+            if not (job.output / "summary.json").is_file():
+                mazes = load_maze_set(job.config.mazes.test_set)
+                outcomes = tuple(index in indices for index in range(num_played))
+                write_results(job.output, mazes.digest, outcomes, _who(job))
+            for held_out in job.held_out:
+                outcomes = tuple(index % 2 == 0 for index in range(held_out.num_mazes))
+                write_results(held_out.output, held_out.output.name, outcomes)
         yield then
 
     return program
+
+
+def _who(job: EvaluateJob) -> str:
+    return job.adapter.name if job.adapter else "base"
+
+
+def write_results(
+    folder: Path, mazes_digest: str, solved: tuple[bool, ...], who: str = "somebody"
+) -> None:
+    """What a play of a set leaves, summary last; every player talks in a way of its own."""
+    turns = (5,) * len(solved)
+    summary = EvaluationSummary(
+        mazes_digest=mazes_digest,
+        num_mazes=len(solved),
+        num_solved=sum(solved),
+        solved=solved,
+        turns=turns,
+        turns_needed=turns,
+        ends=tuple("solved" if each else "out of turns" for each in solved),
+        seconds=1.0,
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    episodes = [
+        {"solved": each, "turns": [{"reply": f"{who} on {number}"}]}
+        for number, each in enumerate(solved)
+    ]
+    lines = "".join(json.dumps(episode) + "\n" for episode in episodes)
+    (folder / "episodes.jsonl").write_text(lines)
+    (folder / "summary.json").write_text(summary.model_dump_json())
 
 
 def write_adapter(context: Context, step: int, **changes: Any) -> Path:

@@ -8,9 +8,10 @@ import pytest
 from prefect.logging import disable_run_logger
 
 from configs.jobs import EvaluateJob
-from tasks import evaluate as stage
+from tasks import plays as stage
 from tasks.context import Context
-from tasks.evaluate import evaluate, find_evaluation, require_evaluation
+from tasks.evaluate import evaluate, find_evaluation
+from tasks.gate import require_decision
 from tasks.records import EvaluateRecord
 from tests.fakes import CLUSTER, IMAGE, FakeJobs, Program
 from tests.samples import make_context, plays, reason, without_waiting, write_adapter
@@ -49,8 +50,7 @@ def test_base_and_adapter_are_played_and_found_again(context: Context, adapter: 
     assert (record.num_solved_base, record.num_solved, record.num_mazes) == (28, 62, 64)
     assert record.step == 6
     assert record.mazes_digest == context.run.file.mazes_digest
-    assert find_evaluation(context.run, adapter) == record
-    assert require_evaluation(context.run, adapter) == record
+    assert find_evaluation(context, adapter) == record
 
 
 def test_the_jobs_are_told_which_model_to_play(context: Context, adapter: Path) -> None:
@@ -77,8 +77,8 @@ def test_the_base_is_played_once_for_all_adapters(context: Context, adapter: Pat
 def test_63_of_64_outcomes_are_an_error_and_no_record(context: Context, adapter: Path) -> None:
     line = reason(lambda: evaluate_with(context, adapter, plays(28), plays(60, num_played=63)))
     assert line.startswith(f"the evaluation left no complete results in {context.run.folder}/evals")
-    assert find_evaluation(context.run, adapter) is None
-    assert reason(lambda: require_evaluation(context.run, adapter)).endswith(
+    assert find_evaluation(context, adapter) is None
+    assert reason(lambda: require_decision(context.run, adapter)).endswith(
         "run the deployment evaluate/evaluate for it first"
     )
 
@@ -121,7 +121,7 @@ def test_an_evaluation_that_fails_for_good_names_its_reason_and_the_next_move(
     said = "ValueError: the maze has no door"
     assert line == f"the evaluation {status}: {cause}: {said}. Next: {advice} ({scratch})"
     assert (scratch / "job.log").read_text() == jobs_of(context).output
-    assert find_evaluation(context.run, adapter) is None
+    assert find_evaluation(context, adapter) is None
 
 
 def test_a_failed_evaluation_is_played_again_by_the_next_flow(
@@ -151,14 +151,14 @@ def interrupt(*_: Any) -> None:
 def test_results_that_were_deleted_are_played_again(context: Context, adapter: Path) -> None:
     record = evaluate_with(context, adapter, plays(28), plays(62))
     shutil.rmtree(record.results)
-    assert find_evaluation(context.run, adapter) is None
+    assert find_evaluation(context, adapter) is None
     assert evaluate_with(context, adapter, plays(62)) == record
 
 
 def test_an_evaluation_without_the_base_is_not_complete(context: Context, adapter: Path) -> None:
     record = evaluate_with(context, adapter, plays(28), plays(62))
     (record.base_results / "summary.json").write_bytes(b"\xff")
-    assert find_evaluation(context.run, adapter) is None
+    assert find_evaluation(context, adapter) is None
     assert evaluate_with(context, adapter, plays(28)) == record
 
 
@@ -167,7 +167,7 @@ def test_other_evaluation_settings_play_everything_again(tmp_path: Path, context
     evaluate_with(context, adapter, plays(28), plays(62))
     other = make_context(tmp_path, evaluate__max_action_tokens=9)
     assert other.run.folder == context.run.folder
-    assert find_evaluation(other.run, adapter) is None
+    assert find_evaluation(other, adapter) is None
     assert evaluate_with(other, adapter, plays(29), plays(63)).num_solved == 63
 
 
@@ -176,6 +176,6 @@ def test_an_adapter_changed_after_its_evaluation_is_not_the_evaluated_one(
 ) -> None:
     evaluate_with(context, adapter, plays(28), plays(62))
     (adapter / "adapter_model.safetensors").write_bytes(b"something else")
-    line = reason(lambda: require_evaluation(context.run, adapter))
+    line = reason(lambda: require_decision(context.run, adapter))
     assert line.startswith(f"adapter {adapter} is damaged, its files are not those of its manifest")
     assert reason(lambda: evaluate_with(context, adapter)) == line

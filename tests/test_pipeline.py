@@ -16,6 +16,7 @@ import pytest
 from configs.jobs import EvaluationSummary
 from tasks.backends.supervisord import Supervisord
 from tasks.home import Home
+from tasks.records import GateRecord
 from tasks.run_dir import Run, open_run
 from tests.homes import ariadne, kill, ours, start
 from tests.waiting import wait_until
@@ -108,8 +109,25 @@ def test_mlflow_has_one_run_with_one_point_for_each_step(chain: Chain) -> None:
         timeout=30,
     ).json()["metrics"]
     assert sorted(point["step"] for point in history) == [1, 2, 3]
-    versions = httpx.get(f"{base}/model-versions/search", timeout=30).json()["model_versions"]
-    assert len(versions) == 1
+    (version,) = httpx.get(f"{base}/model-versions/search", timeout=30).json()["model_versions"]
+    champion = httpx.get(
+        f"{base}/registered-models/alias",
+        params={"name": version["name"], "alias": "champion"},
+        timeout=30,
+    ).json()["model_version"]
+    assert champion["version"] == version["version"]
+
+
+def test_the_gate_has_the_decision_and_the_held_out_mazes_on_record(chain: Chain) -> None:
+    decision = GateRecord.model_validate_json((chain.run.records / "gate.json").read_text())
+    assert decision.promoted and decision.champion_digest is None
+    assert decision.base.num_solved == decision.num_solved - len(decision.base.wins) + len(
+        decision.base.losses
+    )
+    assert [(score.name, score.num_mazes) for score in decision.held_out] == [
+        ("7x7", 8),
+        ("9x9", 4),
+    ]
 
 
 def test_the_endpoint_answers_as_base_and_as_adapter(chain: Chain) -> None:

@@ -39,6 +39,8 @@ def scores(context: Context, base: list[list[str]], adapter: list[list[str]], so
         "num_mazes": 64,
         "num_solved_base": 28,
         "num_solved": 62,
+        "champion": None,
+        "held_out": (),
     }
     return EvaluateRecord(
         **given,

@@ -15,6 +15,7 @@ from tasks.backends.protocols import JobStatus
 from tasks.check import train_job
 from tasks.context import Context
 from tasks.evaluate import evaluate
+from tasks.gate import judge
 from tasks.records import EvaluateRecord
 from tasks.track import Relay, track_results
 from tasks.train import train
@@ -157,12 +158,20 @@ def test_what_the_tracker_missed_at_the_end_comes_with_the_results(context: Cont
     tracker_of(context).away = True
     train_with(context, trains(to=6))
     scores = evaluate_with(context, plays(28), plays(62))
+    with disable_run_logger():
+        decision = judge.fn(context, scores)
     tracker_of(context).away = False
     for _ in range(2):
-        assert track_results.fn(context, scores) == "1"
+        track_results.fn(context, scores, decision)
     points = tracker_of(context).points
     assert [point.step for point in points] == [1, 2, 3, 4, 5, 6, 6]
-    assert points[-1].values == {"test/solved": 62, "test/solved_base": 28, "test/success": 62 / 64}
+    assert points[-1].values == {
+        "test/solved": 62,
+        "test/solved_base": 28,
+        "test/success": 62 / 64,
+        "held_out/7x7": 0.5,
+        "held_out/9x9": 0.5,
+    }
 
 
 def test_a_prefect_server_that_is_away_does_not_stop_the_training(

@@ -1,7 +1,7 @@
 """A model server behind the door: what it has loaded, and whether it was proven to serve it.
 
-A replica takes traffic of a generation once it lists the champion under the champion's own name,
-loaded from the champion's folder, and has said on the probe mazes what the champion said when it
+A replica takes traffic of a generation once it lists the champion under the champion's own name
+and has said on the probe mazes what the champion said when it
 was evaluated and the base did not. A replica that was restarted has to prove itself again.
 """
 
@@ -50,7 +50,7 @@ class Replica:
             loaded = await self._loaded(client)
             if not _ours(loaded, serving):  # it was started anew
                 self.proven = 0
-            if self.proven != serving.generation or not _has_all(loaded, serving):
+            if self.proven != serving.generation or _missing(loaded, serving):
                 await self._load_missing(client, loaded, serving)
                 await asyncio.to_thread(prove, self.url, serving)
                 self.proven = serving.generation
@@ -68,21 +68,20 @@ class Replica:
         self.proven = 0
         self.fault = f"it does not answer ({type(error).__name__})"
 
-    async def _loaded(self, client: httpx.AsyncClient) -> dict[str, str]:
-        """Model name to the folder it was loaded from."""
+    async def _loaded(self, client: httpx.AsyncClient) -> list[str]:
+        """The names of its models. The name of an adapter holds its digest, so that the folder
+        it was loaded from does not matter."""
         answer = await client.get(
             f"{self.url}/v1/models", headers=authorisation(), timeout=_ASK_TIMEOUT_S
         )
         answer.raise_for_status()
-        return {entry["id"]: entry["root"] for entry in answer.json()["data"]}
+        return [entry["id"] for entry in answer.json()["data"]]
 
     async def _load_missing(
-        self, client: httpx.AsyncClient, loaded: dict[str, str], serving: Serving
+        self, client: httpx.AsyncClient, loaded: list[str], serving: Serving
     ) -> None:
-        for adapter in serving.adapters:
-            name = adapter.name(serving.alias)
-            if loaded.get(name) != str(adapter.folder):
-                await self._load(client, name, adapter)
+        for adapter in _missing(loaded, serving):
+            await self._load(client, adapter.name(serving.alias), adapter)
 
     async def _load(self, client: httpx.AsyncClient, name: str, adapter: ServedAdapter) -> None:
         answer = await client.post(
@@ -95,7 +94,7 @@ class Replica:
             raise NotProven(f"it does not load {adapter.folder}: {answer.text[:300]}")
 
     async def _unload_others(
-        self, client: httpx.AsyncClient, loaded: dict[str, str], serving: Serving
+        self, client: httpx.AsyncClient, loaded: list[str], serving: Serving
     ) -> None:
         """Drop adapters of earlier generations once nobody waits for an answer of theirs."""
         wanted = {adapter.name(serving.alias) for adapter in serving.adapters}
@@ -109,13 +108,12 @@ class Replica:
                 )
 
 
-def _ours(loaded: dict[str, str], serving: Serving) -> list[str]:
+def _ours(loaded: list[str], serving: Serving) -> list[str]:
     return [name for name in loaded if name.startswith(f"{serving.alias}-")]
 
 
-def _has_all(loaded: dict[str, str], serving: Serving) -> bool:
-    wanted = {adapter.name(serving.alias): str(adapter.folder) for adapter in serving.adapters}
-    return all(loaded.get(name) == folder for name, folder in wanted.items())
+def _missing(loaded: list[str], serving: Serving) -> list[ServedAdapter]:
+    return [each for each in serving.adapters if each.name(serving.alias) not in loaded]
 
 
 def prove(url: str, serving: Serving) -> None:

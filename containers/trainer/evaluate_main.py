@@ -3,37 +3,84 @@
     python -m containers.trainer.evaluate_main JOB.json
 
 It serves the model itself, as hosting does, and asks through the chat API, as a user does. All
-mazes are played or the job fails: episodes.jsonl first, summary.json last.
+mazes of a set are played or the job fails: episodes.jsonl first, summary.json last.
 """
 
 import json
 import sys
 import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 
+import httpx
+
 from configs.jobs import EvaluateJob, EvaluationSummary
-from configs.mazes import MazeSet, load_maze_set
+from configs.mazes import MazeLayout, MazeSet, load_maze_set
 from configs.serving import BASE_NAME
 from containers.server.launch import OPENAI_SERVER, ServerPlan
 from containers.trainer.checkpoints import write_atomically
+from containers.trainer.held_out import draw_held_out_mazes
 from containers.trainer.inference import free_port, inference_server
 from containers.trainer.player import ChatPlayer, PlayedEpisode
 
 ADAPTER_NAME = "adapter"
+Play = Callable[[MazeLayout], PlayedEpisode]
 
 
 def main() -> None:
     """Read the job and play."""
     job = EvaluateJob.read(Path(sys.argv[1]))
-    job.output.mkdir(parents=True, exist_ok=True)
     job.scratch.mkdir(parents=True, exist_ok=True)
-    mazes = load_maze_set(job.config.mazes.test_set)
     began = time.monotonic()
     with inference_server(server_plan(job), job.scratch / "inference-server.log") as url:
-        episodes = play_all(job, mazes, f"{url}/v1")
-    write(job.output, mazes, episodes, time.monotonic() - began)
+        play_sets(job, f"{url}/v1", began)
+
+
+def play_sets(job: EvaluateJob, url: str, began: float) -> None:
+    """Play what has no summary yet: the fixed mazes, then those held out.
+
+    The time of the first set played counts from `began`, so the start of the server is in it.
+    """
+    test_set = load_maze_set(job.config.mazes.test_set)
+    model = ADAPTER_NAME if job.adapter else BASE_NAME
+    player = ChatPlayer(url, model, job.config.mazes, job.config.evaluate.max_action_tokens)
+    concurrency = job.config.evaluate.concurrency
+    if not _is_played(job.output):
+        play_set(player.play, test_set.mazes, job.output, concurrency, began)
+        began = time.monotonic()
+    for held_out in job.held_out:
+        if not _is_played(held_out.output):
+            mazes = draw_held_out_mazes(job.config, test_set, held_out)
+            play_set(within_context(player.play), mazes, held_out.output, concurrency, began)
+            began = time.monotonic()
+
+
+def play_set(
+    play: Play, mazes: Sequence[MazeLayout], output: Path, concurrency: int, began: float
+) -> None:
+    """Play all mazes, in order, and write what came of them; raises what a failing episode does."""
+    with ThreadPoolExecutor(concurrency) as pool:
+        episodes = list(pool.map(play, mazes))
+    write(output, mazes, episodes, time.monotonic() - began)
+
+
+def within_context(play: Play) -> Play:
+    """A play that is lost where its talk outgrows the model's context.
+
+    The context has room for the fixed mazes; of larger ones nobody has promised that.
+    """
+
+    def play_or_lose(layout: MazeLayout) -> PlayedEpisode:
+        try:
+            return play(layout)
+        except httpx.HTTPStatusError as error:
+            if error.response.status_code != httpx.codes.BAD_REQUEST:
+                raise
+            return PlayedEpisode(layout, False, "out of context", (), ())
+
+    return play_or_lose
 
 
 def server_plan(job: EvaluateJob) -> ServerPlan:
@@ -55,19 +102,12 @@ def server_plan(job: EvaluateJob) -> ServerPlan:
     )
 
 
-def play_all(job: EvaluateJob, mazes: MazeSet, url: str) -> list[PlayedEpisode]:
-    """Play all mazes, in order; raises what the first failing episode raises."""
-    model = ADAPTER_NAME if job.adapter else BASE_NAME
-    player = ChatPlayer(url, model, job.config.mazes, job.config.evaluate.max_action_tokens)
-    with ThreadPoolExecutor(job.config.evaluate.concurrency) as pool:
-        return list(pool.map(player.play, mazes.mazes))
-
-
 def write(
-    output: Path, mazes: MazeSet, episodes: list[PlayedEpisode], seconds: float
+    output: Path, mazes: Sequence[MazeLayout], episodes: Sequence[PlayedEpisode], seconds: float
 ) -> EvaluationSummary:
     """Write both files and return the summary."""
-    assert len(episodes) == len(mazes.mazes)
+    assert len(episodes) == len(mazes)
+    output.mkdir(parents=True, exist_ok=True)
     lines = [
         json.dumps(
             {
@@ -81,16 +121,21 @@ def write(
     ]
     (output / "episodes.jsonl").write_text("\n".join(lines) + "\n")
     summary = EvaluationSummary(
+        mazes_digest=MazeSet.digest_of(tuple(mazes)),
         num_mazes=len(episodes),
         num_solved=sum(episode.solved for episode in episodes),
         solved=tuple(episode.solved for episode in episodes),
         turns=tuple(len(episode.turns) for episode in episodes),
-        turns_needed=tuple(mazes.turns_needed()),
+        turns_needed=tuple(maze.turns_needed for maze in mazes),
         ends=tuple(episode.end for episode in episodes),
         seconds=seconds,
     )
     write_atomically(output / "summary.json", summary.model_dump_json(indent=1))
     return summary
+
+
+def _is_played(output: Path) -> bool:
+    return (output / "summary.json").is_file()
 
 
 if __name__ == "__main__":

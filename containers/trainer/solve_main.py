@@ -44,7 +44,7 @@ def main() -> None:
             f"the model server at {job.url} does not answer ({error}): `make run` serves it again"
         )
     animate(episode, arguments.out)
-    needed = len(layout.shortest_path() or []) + 1
+    needed = layout.turns_needed
     say(f"{episode.end} after {len(episode.turns)} turns ({needed} needed): {arguments.out}")
 
 

@@ -12,6 +12,7 @@ from tasks.backends.protocols import ATTEMPT, Point
 
 EXPERIMENT = "ariadne"
 _RUN_TAG = "ariadne.run_id"
+_DIGEST_TAG = "adapter_digest"
 _METRICS_PER_CALL = 900
 """MLflow takes at most 1000."""
 
@@ -62,24 +63,57 @@ class MlflowTracker:
     def register(
         self, run_id: str, name: str, digest: str, folder: Path, tags: dict[str, str]
     ) -> str:
+        self._ensure_model(name)
+        if self._version(name, digest) is None:
+            tracked = self._get(run_id).info
+            # Named by content: a step that is trained anew leaves older versions alone.
+            place = f"adapters/{digest[:16]}"
+            self._client.log_artifacts(tracked.run_id, str(folder), place)
+            self._client.create_model_version(
+                name,
+                source=f"{tracked.artifact_uri}/{place}",
+                run_id=tracked.run_id,
+                tags={_DIGEST_TAG: digest},
+            )
+        version = self._only_version(name, digest)
+        for key, value in tags.items():
+            self._client.set_model_version_tag(name, version, key, value)
+        return version
+
+    def point_aliases(self, name: str, champion: str, previous: str | None) -> None:
+        version = self._version(name, champion)
+        if version is None:
+            raise LookupError(f"no version of {name} has the adapter {champion}: register it first")
+        before = self._version(name, previous) if previous else None
+        if before is None:
+            self._client.delete_registered_model_alias(name, "previous")
+        else:
+            self._client.set_registered_model_alias(name, "previous", before)
+        self._client.set_registered_model_alias(name, "champion", version)
+
+    def _ensure_model(self, name: str) -> None:
         try:
             self._client.create_registered_model(name)
         except MlflowException as error:
             if error.error_code != "RESOURCE_ALREADY_EXISTS":
                 raise
-        query = f"name = '{name}' and tags.adapter_digest = '{digest}'"
-        for version in self._client.search_model_versions(query):
-            return str(version.version)
-        tracked = self._get(run_id).info
-        place = f"adapters/{folder.name}"
-        self._client.log_artifacts(tracked.run_id, str(folder), place)
-        version = self._client.create_model_version(
-            name,
-            source=f"{tracked.artifact_uri}/{place}",
-            run_id=tracked.run_id,
-            tags={"adapter_digest": digest, **tags},
-        )
-        return str(version.version)
+
+    def _versions(self, name: str, digest: str) -> list[str]:
+        """Oldest first."""
+        query = f"name = '{name}' and tags.{_DIGEST_TAG} = '{digest}'"
+        found = self._client.search_model_versions(query)
+        return sorted((str(version.version) for version in found), key=int)
+
+    def _version(self, name: str, digest: str) -> str | None:
+        return next(iter(self._versions(name, digest)), None)
+
+    def _only_version(self, name: str, digest: str) -> str:
+        """The oldest version; MLflow has no "create if absent", so of two flows that create one
+        at the same time, whoever sees the other's drops the younger."""
+        oldest, *younger = self._versions(name, digest)
+        for version in younger:
+            self._client.delete_model_version(name, version)
+        return oldest
 
     def _experiment(self) -> str:
         found = self._client.get_experiment_by_name(EXPERIMENT)

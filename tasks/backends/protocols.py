@@ -217,5 +217,15 @@ class Tracker(Protocol):
     def register(
         self, run_id: str, name: str, digest: str, folder: Path, tags: dict[str, str]
     ) -> str:
-        """Publish the adapter once per digest; its version."""
+        """Publish the adapter once per digest, with the tags as they are now; its version."""
+        ...
+
+    def point_aliases(self, name: str, champion: str, previous: str | None) -> None:
+        """Give the versions of these digests the aliases `previous` and, last, `champion`.
+
+        Where nothing was published under the digest of `previous`, nothing has that alias.
+
+        Raises:
+            LookupError: no version has the digest of `champion`.
+        """
         ...

@@ -60,7 +60,7 @@ def play(num_episodes: int, port: int) -> float:
         with ThreadPoolExecutor(config.evaluate.concurrency) as pool:
             played = list(pool.map(player.play, many.mazes))
         with tempfile.TemporaryDirectory() as folder:
-            write(Path(folder), many, played, 0.0)
+            write(Path(folder), many.mazes, played, 0.0)
 
     return best_s(evaluate, rounds=1)
 
