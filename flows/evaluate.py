@@ -10,6 +10,7 @@ from tasks.cluster import ray_cluster
 from tasks.context import reopen
 from tasks.evaluate import evaluate as evaluate_adapter
 from tasks.evaluate import find_evaluation
+from tasks.evaluation_page import publish_report
 from tasks.image import build_image
 from tasks.report import report_mazes
 
@@ -35,5 +36,6 @@ def evaluate(run_id: RunId, step: Step) -> int:
         image = build_image(context)
         with ray_cluster(context, image):
             scores = evaluate_adapter(context, image, adapter)
+    publish_report(context, scores)
     report_mazes(context, scores)
     return scores.num_solved

@@ -16,6 +16,7 @@ from tasks.check import check_plan
 from tasks.cluster import ray_cluster
 from tasks.context import begin
 from tasks.evaluate import evaluate, find_evaluation
+from tasks.evaluation_page import publish_report
 from tasks.host import host_adapter
 from tasks.image import build_image
 from tasks.report import report_run
@@ -77,6 +78,7 @@ def post_train(
             with ray_cluster(context, image):
                 trained = trained or train(context, image)
                 scores = evaluate(context, image, trained.adapter)
+        publish_report(context, scores)
         hosted = host_adapter(context, image, scores)
         version = track_results(context, scores)
         report_run(context, trained, scores, hosted, version, tracked)

@@ -111,6 +111,7 @@ class FakeTracker:
     """Steps, as often as they came."""
     opened: set[str] = field(default_factory=set)
     closed: dict[str, str] = field(default_factory=dict)
+    files: dict[str, bytes] = field(default_factory=dict)
     versions: list[str] = field(default_factory=list)
     """Digests of the registered adapters."""
 
@@ -129,9 +130,11 @@ class FakeTracker:
         self._reach(run_id)
         return max((point.step for point in self.points if ATTEMPT in point.values), default=0)
 
-    def log_file(self, run_id: str, path: Path, folder: str) -> None:
+    def log_file(self, run_id: str, path: Path, folder: str) -> str:
         self._reach(run_id)
         assert path.is_file()
+        self.files[f"{folder}/{path.name}"] = path.read_bytes()
+        return f"/runs/{run_id}/{folder}/{path.name}"
 
     def close(self, run_id: str, status: str) -> None:
         self._reach(run_id)
