@@ -81,19 +81,16 @@ def read_episodes(folder: Path, mazes: MazeSet) -> tuple[Episode, ...]:
 def diagnose(layout: MazeLayout, episode: Episode) -> Diagnosis:
     """What an episode was lost to, or that it was not.
 
-    An episode without turns left is blamed on walls, on unparsable answers or on a loop, if the
-    turns that went into all three would have sufficed from where the player ended; then on the
-    one that took most of them. Otherwise the way it chose was too long: out of turns.
+    One that ran out of turns is put down to what most of its wasted turns went into: walls,
+    unparsable answers, a loop, or else its route, which is "out of turns". Wasted are the turns
+    that brought it no nearer to the target.
     """
     if episode.end != "out of turns":
         return episode.end
+    nearer = _distance(layout, layout.start) - _distance(layout, episode.cells(layout)[-1])
     lost = lost_turns(layout, episode)
-    last = episode.cells(layout)[-1]
-    rest = layout.model_copy(update={"start": last}).shortest_path()
-    assert rest is not None, "a walk leaves no floor from which the target cannot be reached"
-    if sum(lost.values()) <= len(rest):  # one turn more is needed: the stop
-        return "out of turns"
-    causes: tuple[Diagnosis, ...] = ("unparsable", "wall", "loop")
+    lost["out of turns"] = len(episode.turns) - nearer - lost.total()
+    causes: tuple[Diagnosis, ...] = ("out of turns", "unparsable", "wall", "loop")
     return max(causes, key=lambda cause: lost[cause])
 
 
@@ -120,6 +117,13 @@ def reached_target(layout: MazeLayout, episode: Episode) -> int | None:
     """The first turn after which the player stood on the target; None where it never did."""
     cells = episode.cells(layout)
     return cells.index(layout.target) if layout.target in cells else None
+
+
+def _distance(layout: MazeLayout, cell: Cell) -> int:
+    """Moves from a cell to the target."""
+    way = layout.model_copy(update={"start": cell}).shortest_path()
+    assert way is not None, "a walk leaves no floor from which the target cannot be reached"
+    return len(way)
 
 
 def _parse(folder: Path, number: int, line: str) -> Episode:
