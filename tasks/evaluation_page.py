@@ -8,13 +8,11 @@ import json
 from base64 import b64encode
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
-from prefect import Task, task
+from prefect import task
 from prefect.cache_policies import NO_CACHE
-from prefect.client.schemas.objects import State, TaskRun
 from prefect.logging import get_run_logger
 
 from tasks.context import Context
@@ -36,33 +34,35 @@ _MEANINGS = {
 }
 
 
-def may_pass(task: Task[..., Any], task_run: TaskRun, state: State[Any]) -> bool:
-    """Whether to try again: a tracker that is away comes back, a damaged file does not mend."""
-    return not isinstance(state.result(raise_on_failure=False), ValueError)
-
-
-@task(
-    task_run_name="evaluation report",
-    cache_policy=NO_CACHE,
-    retries=3,
-    retry_delay_seconds=2,
-    retry_condition_fn=may_pass,
-)
 def publish_report(
     context: Context, scores: EvaluateRecord, decision: GateDecision | None = None
-) -> Path:
-    """Write the page, log it to the tracker, link it on the flow run's page; its path.
+) -> None:
+    """Write the page beside the adapter's results, log it to the tracker, link it for people.
 
     Raises:
         ValueError: one line: the results are incomplete, damaged, or not of these mazes.
     """
+    link_report(context, scores, make_report(context, scores, decision))
+
+
+@task(task_run_name="evaluation report", cache_policy=NO_CACHE)
+def make_report(
+    context: Context, scores: EvaluateRecord, decision: GateDecision | None
+) -> EvaluationReport:
+    """Write the page; a file that is damaged does not mend by trying again."""
     report = build_report(context.run, scores, decision)
     page = write_report(report, scores.results)
+    get_run_logger().info("report: %s", page)
+    return report
+
+
+@task(task_run_name="track report", cache_policy=NO_CACHE, retries=3, retry_delay_seconds=2)
+def link_report(context: Context, scores: EvaluateRecord, report: EvaluationReport) -> None:
+    """Log the page to the tracker and link it on the flow run's page."""
+    page = scores.results / PAGE
     folder = f"evaluation/step_{scores.step}"
     address = context.backends.tracker.log_file(context.run.run_id, page, folder)
     report_page(report, page, address)
-    get_run_logger().info("report: %s", page)
-    return page
 
 
 def write_report(report: EvaluationReport, folder: Path) -> Path:

@@ -11,7 +11,6 @@ from tasks.context import Context
 from tasks.records import EvaluateRecord
 from tests.samples import make_context
 
-MAX_TURNS = 12
 HALL = ("1111111", "1000001", "1111101", "1000001", "1111111")
 """A U of eleven cells, open to the left."""
 _MOVES = "RULD"
@@ -77,7 +76,8 @@ def evaluation(
     """A run on these mazes, whose base and adapter of step 6 have played them."""
     file = folder / "mazes.json"
     file.write_text(mazes.model_dump_json())
-    turns = max(MAX_TURNS, *mazes.turns_needed())
+    played = [len(each["turns"]) for each in (*base, *adapter)]
+    turns = max(*played, *mazes.turns_needed())
     context = make_context(folder, mazes__test_set=str(file), mazes__max_turns=turns)
     scores = EvaluateRecord(
         inputs="0" * 64,
