@@ -73,7 +73,7 @@ def write_report(report: EvaluationReport, folder: Path) -> Path:
 
 
 def render(report: EvaluationReport) -> str:
-    """The page as one HTML text, in ASCII but for its own typography."""
+    """The page as one HTML text."""
     environment = Environment(
         loader=FileSystemLoader(_SOURCES),
         autoescape=True,
