@@ -32,6 +32,20 @@ if [ -z "$$python" ]; then
 fi
 endef
 
+# Chromium, in which the tests open the evaluation's page.
+define CHROMIUM
+if ! command -v chromium >/dev/null; then
+  if [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
+    echo "the tests need Chromium as \`chromium\` on PATH: on Debian, apt-get install chromium" >&2
+    exit 1
+  fi
+  echo "installing Debian's chromium for the tests" >&2
+  apt-get update -qq >&2
+  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+    chromium fonts-liberation >&2
+fi
+endef
+
 # Sets $control to the environment of requirements.lock, which also holds uv.
 define CONTROL
 $(FIND_PYTHON)
@@ -104,6 +118,7 @@ bench:  ## measure speed, memory and growth, e.g. make bench ARGS="maze rollout"
 test:  ## run the tests, or those of ARGS, e.g. make test ARGS=tests/test_services.py
 	@$(CONTROL)
 	$(if $(ARGS),,$(MAKE) --no-print-directory lint)
+	$(if $(ARGS),,$(CHROMIUM))
 	"$$control/bin/python" -m flows setup
 	trainer=$$("$$control/bin/python" -m flows trainer-python)
 	if [ -n "$(ARGS)" ]; then

@@ -17,6 +17,7 @@ from tasks.check import check_plan
 from tasks.cluster import ray_cluster
 from tasks.context import begin
 from tasks.evaluate import evaluate, find_evaluation
+from tasks.evaluation_page import publish_report
 from tasks.gate import NOT_PROMOTED, judge
 from tasks.host import host_adapter
 from tasks.image import build_image
@@ -82,6 +83,7 @@ def post_train(
                 trained = trained or train(context, image)
                 scores = evaluate(context, image, trained.adapter)
         decision = judge(context, scores)
+        publish_report(context, scores, decision)
         hosted = host_adapter(context, image, decision) if decision.promoted else None
         version = register(context, decision, hosted)
         track_results(context, scores, decision)

@@ -1,17 +1,26 @@
 """What an operator finds on the flow run's page: the outcome, the 64 mazes, and links."""
 
-from prefect.artifacts import create_link_artifact, create_table_artifact
+from pathlib import Path
+
+from prefect.artifacts import (
+    create_link_artifact,
+    create_markdown_artifact,
+    create_table_artifact,
+)
 from prefect.cache_policies import NO_CACHE
 from prefect.logging import get_run_logger
 from prefect.tasks import task
 
 from configs.jobs import EvaluationSummary
 from tasks.context import Context
+from tasks.evaluation_report import EvaluationReport
 from tasks.records import EvaluateRecord, GateRecord, HostRecord, TrainRecord
 
 SUMMARY_KEY = "ariadne-summary"
 MAZES_KEY = "ariadne-mazes"
 GATE_KEY = "ariadne-gate"
+REPORT_KEY = "ariadne-evaluation"
+PAGE = "report.html"
 
 
 @task(task_run_name="report", cache_policy=NO_CACHE)
@@ -108,6 +117,26 @@ def _seeds(seeds: tuple[int, ...]) -> str:
     return f"{len(seeds)}: {', '.join(map(str, seeds))}" if seeds else "0"
 
 
+def report_page(report: EvaluationReport, page: Path, address: str) -> None:
+    """The evaluation in three lines, and where its page is.
+
+    Browsers open no files for a page from a server, so the file's address is there to copy.
+    """
+    base, adapter, pairs = report.base.rate, report.adapter.rate, report.comparison
+    markdown = f"""\
+**{adapter.num_solved} of {adapter.num_mazes}** mazes at step {report.step} \
+({adapter.share:.1%}, 95 % interval {adapter.low:.1%} to {adapter.high:.1%}), \
+**{base.num_solved}** before ({base.share:.1%}, {base.low:.1%} to {base.high:.1%}).
+Only the adapter solves {pairs.wins}, only the base {pairs.losses} \
+(McNemar p = {pairs.p_value:.2g}).
+
+[Report with all walks, in MLflow]({address})
+
+The same page as a file, to open in a browser: `{page.resolve().as_uri()}`
+"""
+    create_markdown_artifact(markdown, key=REPORT_KEY, description="Evaluation report")
+
+
 def summary_rows(
     context: Context,
     trained: TrainRecord,
@@ -130,6 +159,7 @@ def summary_rows(
         "attempts": str(trained.attempts),
         "adapter": f"{scores.adapter_digest[:16]} (version {model_version})",
         "endpoint": f"{hosted.endpoint.url} as {hosted.adapter_name}" if hosted else "as before",
+        "report": str(scores.results / PAGE),
         "run folder": str(context.run.folder),
         "MLflow": link,
     }

@@ -111,6 +111,7 @@ class FakeTracker:
     """Steps, as often as they came."""
     opened: set[str] = field(default_factory=set)
     closed: dict[str, str] = field(default_factory=dict)
+    contents: dict[str, bytes] = field(default_factory=dict)
     versions: list[str] = field(default_factory=list)
     """Digests of the registered adapters."""
     tags: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -134,10 +135,12 @@ class FakeTracker:
         self._reach(run_id)
         return max((point.step for point in self.points if ATTEMPT in point.values), default=0)
 
-    def log_file(self, run_id: str, path: Path, folder: str) -> None:
+    def log_file(self, run_id: str, path: Path, folder: str) -> str:
         self._reach(run_id)
         assert path.is_file()
         self.files.append(f"{folder}/{path.name}")
+        self.contents[self.files[-1]] = path.read_bytes()
+        return f"/runs/{run_id}/{self.files[-1]}"
 
     def close(self, run_id: str, status: str) -> None:
         self._reach(run_id)

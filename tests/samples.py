@@ -18,7 +18,7 @@ from configs.jobs import (
     TrainJob,
 )
 from configs.loader import load_config
-from configs.mazes import load_maze_set
+from configs.mazes import MazeSet, load_maze_set
 from configs.schema import PostTrainConfig
 from tasks import jobs, track
 from tasks.backends.protocols import JobStatus
@@ -35,6 +35,7 @@ from tests.fakes import (
     FakeTracker,
     Program,
 )
+from tests.walks import episode, perfect, write_results
 
 
 def without_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,10 +174,10 @@ def solves(
             if not (job.output / "summary.json").is_file():
                 mazes = load_maze_set(job.config.mazes.test_set)
                 outcomes = tuple(index in indices for index in range(num_played))
-                write_results(job.output, mazes.digest, outcomes, _who(job))
+                write_walks(job.output, mazes, outcomes, _who(job))
             for held_out in job.held_out:
                 outcomes = tuple(index % 2 == 0 for index in range(held_out.num_mazes))
-                write_results(held_out.output, held_out.output.name, outcomes)
+                write_outcomes(held_out.output, held_out.output.name, outcomes)
         yield then
 
     return program
@@ -186,10 +187,15 @@ def _who(job: EvaluateJob) -> str:
     return job.adapter.name if job.adapter else "base"
 
 
-def write_results(
-    folder: Path, mazes_digest: str, solved: tuple[bool, ...], who: str = "somebody"
-) -> None:
-    """What a play of a set leaves, summary last; every player talks in a way of its own."""
+def write_walks(folder: Path, mazes: MazeSet, solved: tuple[bool, ...], who: str) -> None:
+    """What a play of a set leaves: perfect walks and early stops, and words of the player's own."""
+    played = zip(mazes.mazes, solved, strict=False)
+    walks = [episode(maze, perfect(maze) if won else "S", [f"{who}:"]) for maze, won in played]
+    write_results(folder, mazes, walks)
+
+
+def write_outcomes(folder: Path, mazes_digest: str, solved: tuple[bool, ...]) -> None:
+    """The summary of a play of any set."""
     turns = (5,) * len(solved)
     summary = EvaluationSummary(
         mazes_digest=mazes_digest,
@@ -202,12 +208,7 @@ def write_results(
         seconds=1.0,
     )
     folder.mkdir(parents=True, exist_ok=True)
-    episodes = [
-        {"solved": each, "turns": [{"reply": f"{who} on {number}"}]}
-        for number, each in enumerate(solved)
-    ]
-    lines = "".join(json.dumps(episode) + "\n" for episode in episodes)
-    (folder / "episodes.jsonl").write_text(lines)
+    (folder / "episodes.jsonl").write_text("{}\n" * len(solved))
     (folder / "summary.json").write_text(summary.model_dump_json())
 
 

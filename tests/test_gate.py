@@ -23,7 +23,7 @@ from tests.samples import (
     solves,
     without_waiting,
     write_adapter,
-    write_results,
+    write_outcomes,
 )
 
 
@@ -213,7 +213,7 @@ def test_outcomes_of_other_or_of_fewer_mazes_are_an_error(tmp_path: Path) -> Non
     mazes, mine = context.run.mazes(), read_summary(context.run, record.results)
     assert mine is not None
     for digest, num_played in ((mazes.digest, 63), ("f" * 64, 64)):
-        write_results(record.base_results, digest, (True,) * num_played)
+        write_outcomes(record.base_results, digest, (True,) * num_played)
         line = reason(lambda: decide(context, record))
         assert line.startswith(f"{num_played} outcomes of other mazes than the 64 of tiny-64")
         assert find_evaluation(context, record.adapter) is None

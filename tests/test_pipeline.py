@@ -96,6 +96,11 @@ def test_all_64_mazes_have_an_outcome_for_base_and_adapter(chain: Chain) -> None
     assert any(abs(summary.num_solved - 28) <= 2 for summary in summaries)
 
 
+def test_the_evaluation_of_the_adapter_has_its_page(chain: Chain) -> None:
+    (page,) = chain.run.folder.glob("evals/*/report.html")
+    assert page.read_text().count('class="tile"') == 64
+
+
 def test_mlflow_has_one_run_with_one_point_for_each_step(chain: Chain) -> None:
     base = json.loads(chain.home.services_file.read_text())["mlflow_url"] + "/api/2.0/mlflow"
     found = httpx.post(f"{base}/runs/search", json={"experiment_ids": ["1"]}, timeout=30).json()[

@@ -32,8 +32,7 @@ class MlflowTracker:
         labels = [RunTag(key, value) for key, value in tags.items()]
         self._client.log_batch(run.info.run_id, params=new, tags=labels)
         self._client.update_run(run.info.run_id, status="RUNNING")
-        place = f"experiments/{run.info.experiment_id}/runs/{run.info.run_id}"
-        return f"{self._client.tracking_uri}/#/{place}"
+        return self._page(run)
 
     def log(self, run_id: str, points: Sequence[Point]) -> None:
         """The time of a point is its own, so the same point meets its own key and is dropped."""
@@ -50,8 +49,10 @@ class MlflowTracker:
         history = self._client.get_metric_history(self._get(run_id).info.run_id, ATTEMPT)
         return max((point.step for point in history), default=0)
 
-    def log_file(self, run_id: str, path: Path, folder: str) -> None:
-        self._client.log_artifact(self._get(run_id).info.run_id, str(path), folder)
+    def log_file(self, run_id: str, path: Path, folder: str) -> str:
+        run = self._get(run_id)
+        self._client.log_artifact(run.info.run_id, str(path), folder)
+        return f"{self._page(run)}/artifacts/{folder}/{path.name}"
 
     def close(self, run_id: str, status: Literal["FINISHED", "FAILED", "KILLED"]) -> None:
         self._client.set_terminated(self._get(run_id).info.run_id, status)
@@ -114,6 +115,10 @@ class MlflowTracker:
         for version in younger:
             self._client.delete_model_version(name, version)
         return oldest
+
+    def _page(self, run: Run) -> str:
+        place = f"experiments/{run.info.experiment_id}/runs/{run.info.run_id}"
+        return f"{self._client.tracking_uri}/#/{place}"
 
     def _experiment(self) -> str:
         found = self._client.get_experiment_by_name(EXPERIMENT)
