@@ -7,7 +7,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .ONESHELL:
 .DEFAULT_GOAL := help
-.PHONY: help setup trainer-python up down status run solve bench test chaos lint lock
+.PHONY: help setup trainer-python up down status run solve bench test chaos load lint lock
 
 ENVS = $(or $(ARIADNE_CACHE),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/ariadne)/envs
 ARGS ?=
@@ -133,6 +133,10 @@ chaos:  ## kill, freeze and damage what can be, an hour long, e.g. make chaos AR
 	@$(CONTROL)
 	"$$control/bin/python" -m flows setup
 	"$$control/bin/python" -m pytest tests/chaos $(ARGS)
+
+load:  ## put load on what is hosted: requests a second, waiting times, a switch there and back
+	@$(CONTROL)
+	"$$control/bin/python" -m tests.load
 
 lint:  ## check style and types
 	@$(CONTROL)

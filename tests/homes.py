@@ -1,15 +1,19 @@
 """A home with real services: commands on it, and the processes that belong to it."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import httpx
 import psutil
 
 from tasks.home import Home
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[1]
 
@@ -61,3 +65,20 @@ def kill(home: Home, word: str) -> int:
     process = find(home, word)[0]
     process.send_signal(signal.SIGKILL)
     return process.pid
+
+
+def run_deployment(home: Home, deployment: str, parameters: dict[str, Any]) -> str:
+    """Start a deployment as the UI does and wait for its end; the name of its last state."""
+    api = json.loads(home.services_file.read_text())["prefect_api_url"]
+    found = httpx.get(f"{api}/deployments/name/{deployment}", timeout=30).raise_for_status().json()
+    body = {"parameters": parameters, "state": {"type": "SCHEDULED"}}
+    url = f"{api}/deployments/{found['id']}/create_flow_run"
+    created = httpx.post(url, json=body, timeout=30).raise_for_status().json()
+
+    def state() -> dict[str, Any]:
+        run = httpx.get(f"{api}/flow_runs/{created['id']}", timeout=30).raise_for_status()
+        return run.json()["state"]
+
+    final = {"COMPLETED", "FAILED", "CRASHED", "CANCELLED"}
+    wait_until(lambda: state()["type"] in final, timeout_s=600)
+    return state()["name"]

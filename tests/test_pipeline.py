@@ -5,8 +5,6 @@ One home for the whole file, brought up once; the tests look at what the run lef
 
 import json
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
@@ -14,48 +12,12 @@ import psutil
 import pytest
 
 from configs.jobs import EvaluationSummary
-from tasks.backends.supervisord import Supervisord
-from tasks.home import Home
 from tasks.records import GateRecord
-from tasks.run_dir import Run, open_run
-from tests.homes import ariadne, kill, ours, start
-from tests.waiting import wait_until
+from tests.chains import Chain
+from tests.homes import ariadne, ours
 
 ROOT = Path(__file__).parents[1]
 pytestmark = pytest.mark.pipeline
-
-
-@dataclass(frozen=True)
-class Chain:
-    """A finished smoke run."""
-
-    home: Home
-    output: str
-    killed_pid: int
-
-    @property
-    def run(self) -> Run:
-        (folder,) = self.home.runs.iterdir()
-        return open_run(self.home.runs, folder.name)
-
-
-@pytest.fixture(scope="module")
-def chain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chain]:
-    """Run the smoke profile and kill the training job after its first committed checkpoint."""
-    home = Home(tmp_path_factory.mktemp("chain") / "home")
-    log = home.root.parent / "run.log"
-    try:
-        running = start(home, log, "--profile", "smoke")
-        markers = "*/checkpoints/global_step_1/COMMITTED.json"
-        wait_until(
-            lambda: any(home.runs.glob(markers)) or running.poll() is not None, timeout_s=480
-        )
-        killed = kill(home, "containers.trainer.train_main")
-        running.wait(timeout=600)
-        assert running.returncode == 0, log.read_text()[-3000:]
-        yield Chain(home, log.read_text(), killed)
-    finally:
-        Supervisord(home).shutdown()
 
 
 def test_the_run_ends_with_a_table_of_what_came_of_it(chain: Chain) -> None:

@@ -1,0 +1,5 @@
+"""Fixtures that several files share."""
+
+from tests.chains import chain
+
+__all__ = ["chain"]
