@@ -9,13 +9,13 @@ import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import httpx
 import psutil
 
-from configs.jobs import Committed
 from tasks.attempts import all_attempts
 from tasks.backends.supervisord import Supervisord
 from tasks.home import Home
@@ -37,7 +37,8 @@ class Facts:
     """Steps of which the tracker has a point, as often as it has one."""
     adapter_digest: str
     tensors: dict[str, str]
-    """Hashes of the last checkpoint's tensors."""
+    """Hashes of the last checkpoint's tensors: weights and optimizer. Files that hold the same
+    may list it in another order."""
     solved: int
     served_digest: str
     tracker_status: str
@@ -56,6 +57,20 @@ class Row:
     steps_lost: int | None
     seconds: float | None
     """From the fault to the next step that is new."""
+
+
+def tensor_digests(file: Path) -> dict[str, str]:
+    """The hash of each tensor of a safetensors file."""
+    content = file.read_bytes()
+    begin = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:begin])
+    header.pop("__metadata__", None)
+    return {
+        name: sha256(
+            content[begin + entry["data_offsets"][0] : begin + entry["data_offsets"][1]]
+        ).hexdigest()
+        for name, entry in header.items()
+    }
 
 
 class Trial:
@@ -148,9 +163,6 @@ class Trial:
     def facts(self) -> Facts:
         run = self.run
         step = run.committed_step()
-        committed = Committed.model_validate_json(
-            (self.checkpoint(step) / "COMMITTED.json").read_text()
-        )
         host = json.loads((run.records / "host.json").read_text())
         evaluated = json.loads((run.records / "evaluate.json").read_text())
         programs = [state.name for state in Supervisord(self.home).states() if state.running]
@@ -158,7 +170,11 @@ class Trial:
             steps=tuple(line.step for line in run.steps()),
             points=tuple(point["step"] for point in self.history("environment/success")),
             adapter_digest=evaluated["adapter_digest"],
-            tensors={n: d for n, d in committed.files.items() if n.endswith(".safetensors")},
+            tensors={
+                name: digest
+                for file in self.checkpoint(step).rglob("*.safetensors")
+                for name, digest in tensor_digests(file).items()
+            },
             solved=evaluated["num_solved"],
             served_digest=host["endpoint"]["models"][host["adapter_name"]],
             tracker_status=self.tracked()["info"]["status"],
