@@ -41,7 +41,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         home = Home(Path(folder) / "home")
         began_ms = time.time() * 1000
-        peak = run_chain(home, "smoke" if short else "local", None if short else 4)
+        peak = run_chain(home, "smoke" if short else "local", None if short else 6)
         (found,) = home.runs.iterdir()
         run = open_run(home.runs, found.name)
         steps = run.steps()
@@ -56,7 +56,7 @@ def run_chain(home: Home, profile: str, num_steps: int | None) -> float:
     free = {f"ARIADNE_{name}_PORT": str(any_free()) for name in ("PREFECT", "MLFLOW")}
     environment = {**os.environ, "ARIADNE_HOME": str(home.root), **free}
     try:
-        with weigh(home) as peaks:
+        with weigh(home.root) as peaks:
             subprocess.run(command, env=environment, cwd=ROOT, stdout=sys.stderr, check=True)
         return max(peaks) / 2**30
     finally:
@@ -64,13 +64,13 @@ def run_chain(home: Home, profile: str, num_steps: int | None) -> float:
 
 
 @contextmanager
-def weigh(home: Home) -> Generator[list[int]]:
+def weigh(root: Path) -> Generator[list[int]]:
     """Samples the memory of all processes of a home: shared pages are counted once."""
     samples, over = [0], threading.Event()
 
     def sample() -> None:
         while not over.wait(_SAMPLE_S):
-            samples.append(sum(map(_pss, marked({MARK: str(home.root)}))))
+            samples.append(sum(map(_pss, marked({MARK: str(root)}))))
 
     thread = threading.Thread(target=sample)
     thread.start()
@@ -102,7 +102,10 @@ def say_chain(run: Run, steps: list[MetricsLine], began_ms: float, peak_gib: flo
 
 
 def train_bare(run: Run, folder: Path) -> list[MetricsLine]:
-    """The same training on a plain Ray head, with nobody watching; its steps."""
+    """The same training on a plain Ray head, weighed alike, with nobody watching; its steps.
+
+    Answers are drawn with seeds of their own, so that both play the very same episodes.
+    """
     python = trainer_python()
     folder.mkdir()
     (folder / "attempts").mkdir()
@@ -119,9 +122,10 @@ def train_bare(run: Run, folder: Path) -> list[MetricsLine]:
     )
     file = job.write(folder / "job.json")
     with ray_head(python, folder) as address:
-        environment = os.environ | {"RAY_ADDRESS": address, "PYTHONPATH": str(ROOT)}
+        own = {"RAY_ADDRESS": address, "PYTHONPATH": str(ROOT), MARK: str(folder)}
         command = [python, "-m", "containers.trainer.train_main", str(file)]
-        subprocess.run(command, env=environment, cwd=ROOT, stdout=sys.stderr, check=True)
+        with weigh(folder):
+            subprocess.run(command, env=os.environ | own, cwd=ROOT, stdout=sys.stderr, check=True)
     lines = job.metrics.read_text().splitlines()
     return [MetricsLine.model_validate_json(line) for line in lines]
 
