@@ -1,14 +1,13 @@
 """The page of an evaluation in a real browser, offline: drawn, replayed, read, and never run."""
 
 import json
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect
 from prefect.logging import disable_run_logger
 
 from configs.mazes import load_maze_set
@@ -67,17 +66,6 @@ def report(made: tuple[Context, EvaluateRecord]) -> EvaluationReport:
 @pytest.fixture(scope="module")
 def page_file(report: EvaluationReport, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_report(report, tmp_path_factory.mktemp("written"))
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    chromium = shutil.which("chromium")
-    if chromium is None:
-        pytest.fail("no chromium is installed: apt-get install chromium fonts-liberation")
-    with sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        yield launched
-        launched.close()
 
 
 Visit = Callable[..., Page]

@@ -4,11 +4,13 @@ It goes on from where test_pipeline.py has left the chain, and changes what is h
 """
 
 import json
+import re
 import signal
 
 import httpx
 import psutil
 import pytest
+from playwright.sync_api import Browser, expect
 
 from configs.serving import DoorStatus
 from tasks.attempts import all_attempts
@@ -119,6 +121,36 @@ def test_a_bad_request_is_refused_and_the_servers_stay_well(
     assert word in answer.text
     good = httpx.post(f"{url_of(chain)}/chat/completions", json=question(ALIAS), timeout=120)
     assert good.status_code == 200 and good.headers[DIGEST_HEADER] == digest_of(chain, 3)
+
+
+def test_the_page_lets_champion_and_base_play_a_maze_of_ones_own(
+    chain: Chain, browser: Browser
+) -> None:
+    complaints: list[str] = []
+    page = browser.new_page(viewport={"width": 1000, "height": 860})
+    page.set_default_timeout(60_000)
+    page.on("console", lambda message: complaints.append(message.text))
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.goto(url_of(chain).removesuffix("/v1") + "/")
+    page.get_by_label("Seed").fill("123")
+    page.get_by_role("button", name="Play").click()
+    outcomes = page.locator(".outcome")
+    expect(outcomes.nth(0)).to_have_text(re.compile("turns"))
+    expect(outcomes.nth(1)).to_have_text(re.compile("turns"))
+    assert page.locator("#champion .turns li").count() > 0
+    page.screenshot(path=str(chain.home.root / "page.png"))
+
+    page.locator("#champion .wall.can-change").first.click()  # one wall less: a maze of our own
+    expect(outcomes.nth(0)).to_have_text("")
+    page.get_by_role("button", name="Play").click()
+    expect(outcomes.nth(0)).to_have_text(re.compile("turns"))
+    page.get_by_label("Seed").fill("99999999999")
+    page.get_by_role("button", name="Play").click()
+    expect(page.get_by_label("Seed")).to_be_focused()
+    assert complaints == []
+    page.set_viewport_size({"width": 390, "height": 800})
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    page.close()
 
 
 def test_no_attempt_was_made_while_hosting(chain: Chain) -> None:

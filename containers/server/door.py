@@ -29,9 +29,12 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from configs.serving import BASE_NAME, DoorStatus, Serving
+from containers.server import playground
 from containers.server.replica import Replica, authorisation
 
 DIGEST_HEADER = "x-ariadne-digest"
+_OPEN = ("/", "/health")
+"""Paths that ask for no key."""
 _LOOK_EVERY_S = 1.0
 _BODY_TIMEOUT_S = 30
 _ANSWER_TIMEOUT_S = 300
@@ -232,6 +235,25 @@ async def list_models(request: Request) -> Response:
     return JSONResponse({"object": "list", "data": entries})
 
 
+async def play_maze(request: Request) -> Response:
+    """A maze for the page; the players ask this very door, as anybody would."""
+    door: Door = request.app.state.door
+    asked = await read_body(request)
+    if door.serving is None:
+        raise Refused(503, "nothing is proven to be served yet", {"retry-after": "5"})
+    try:
+        layout = playground.choose_maze(asked, door.serving)
+    except ValueError as error:
+        raise Refused(400, str(error)) from None
+    url = f"http://127.0.0.1:{request.app.state.port}/v1"
+    return playground.play(url, os.environ.get("VLLM_API_KEY"), door.serving, layout)
+
+
+async def show_page(request: Request) -> Response:
+    """The page itself needs no key; what it asks does."""
+    return playground.page(request.path_params.get("name", "index.html"))
+
+
 async def health(request: Request) -> Response:
     door: Door = request.app.state.door
     fit = door.serving is not None and door.pick(set()) is not None
@@ -254,17 +276,18 @@ async def ask_for_key(request: Request, go_on: RequestResponseEndpoint) -> Respo
     """Let in who has the key, where there is one."""
     key = os.environ.get("VLLM_API_KEY")
     given = request.headers.get("authorization", "").removeprefix("Bearer ")
-    if key and request.url.path != "/health" and not hmac.compare_digest(given, key):
+    is_open = request.url.path in _OPEN or request.url.path.startswith("/page/")
+    if key and not is_open and not hmac.compare_digest(given, key):
         return refuse(request, Refused(401, "a valid API key is needed"))
     return await go_on(request)
 
 
-def build(file: Path) -> Starlette:
-    """The door for a serving file."""
+def build(file: Path, port: int) -> Starlette:
+    """The door for a serving file, to be served on `port`."""
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncGenerator[None]:
-        app.state.door = Door(file)
+        app.state.door, app.state.port = Door(file), port
         looking = asyncio.create_task(app.state.door.keep_looking())
         yield
         looking.cancel()
@@ -276,6 +299,9 @@ def build(file: Path) -> Starlette:
             Route("/v1/chat/completions", chat, methods=["POST"]),
             Route("/v1/completions", chat, methods=["POST"]),
             Route("/v1/models", list_models),
+            Route("/play", play_maze, methods=["POST"]),
+            Route("/", show_page),
+            Route("/page/{name}", show_page),
             Route("/health", health),
             Route("/status", status),
         ],
@@ -291,7 +317,9 @@ def main() -> None:
     parser.add_argument("--serving", type=Path, required=True)
     parser.add_argument("--port", type=int, required=True)
     given = parser.parse_args()
-    uvicorn.run(build(given.serving), host="127.0.0.1", port=given.port, log_level="warning")
+    uvicorn.run(
+        build(given.serving, given.port), host="127.0.0.1", port=given.port, log_level="warning"
+    )
 
 
 if __name__ == "__main__":

@@ -79,7 +79,8 @@ def _image(digest: str, environment: Path, app: Path) -> Image:
 def _code_files() -> list[Path]:
     """Everything that runs inside the image."""
     files = [*(ROOT / "configs").glob("*.py"), *(ROOT / "containers").rglob("*.py")]
-    return [*files, LOCK]
+    page = (ROOT / "containers" / "server" / "page").glob("*")
+    return [*files, *page, LOCK]
 
 
 def _copy_code(folder: Path) -> None:

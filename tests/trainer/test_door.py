@@ -87,7 +87,9 @@ def stands(
     """A door in front of replicas that are asked to serve adapter a."""
     hosting = Hosting(root, replicas)
     hosting.wish(hosting.adapter("a"))
-    config = uvicorn.Config(build(hosting.file), port=hosting.port, log_level="critical")
+    config = uvicorn.Config(
+        build(hosting.file, hosting.port), port=hosting.port, log_level="critical"
+    )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)
     thread.start()
