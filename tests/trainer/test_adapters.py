@@ -73,7 +73,7 @@ def test_the_manifest_holds_the_digests_of_the_files(tmp_path: Path) -> None:
     target = tmp_path / "adapters" / "step_4"
     assert manifest.files == {name: digest_of_file(target / name) for name in FILES}
     assert manifest.digest == digest_of(manifest.files)
-    base = job.config.model.path
+    base = load_config("smoke").model.path
     assert manifest.chat_template_digest == digest_of_files([base / "chat_template.jinja"], base)
     tokenizer = [base / "tokenizer.json", base / "tokenizer_config.json"]
     assert manifest.tokenizer_digest == digest_of_files(tokenizer, base)
