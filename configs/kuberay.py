@@ -129,7 +129,7 @@ class KubeRayConfig(Section):
     """Where this control plane reaches the head. Outside of the cluster: a gateway's address."""
     stop_timeout_s: int = Field(120, ge=10, le=3600)
     """From the notice of its end to a pod's end: time to save the step at hand."""
-    environment: dict[VariableName, str] = {}
+    environment: dict[VariableName, str] = Field(default_factory=dict)
     """Variables of all pods. They are in the manifest for all to read: never a secret."""
     head: HeadConfig
     worker: WorkerConfig
