@@ -47,7 +47,7 @@ def check_config(values: Mapping[str, Any], source: str) -> PostTrainConfig:
         config = PostTrainConfig.model_validate(values)
     except ValidationError as error:
         first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
+        key = ".".join(str(part) for part in first["loc"]) or "profile"
         given = "" if first["type"] in ("missing", "extra_forbidden") else _given(first["input"])
         raise ValueError(f"{source}: {key}: {first['msg']}{given}") from None
     return config.model_copy(

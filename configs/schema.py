@@ -6,13 +6,10 @@ A profile is a TOML file beside this one. Paths in it are relative to the projec
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
-
-class Section(BaseModel):
-    """A frozen part of the configuration that refuses unknown keys."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
+from configs.kuberay import KubeRayConfig, ServiceName
+from configs.section import Section
 
 
 class ModelConfig(Section):
@@ -39,8 +36,9 @@ class ImageConfig(Section):
 
 
 class ClusterConfig(Section):
-    backend: Literal["local_ray"] = "local_ray"
-    """`local_ray`: a head and worker raylets as processes of this machine."""
+    backend: Literal["local_ray", "kuberay"] = "local_ray"
+    """`local_ray`: a head and worker raylets as processes of this machine. `kuberay`: a RayCluster
+    on Kubernetes, as the section kuberay says."""
     num_workers: int = Field(1, ge=1, le=64)
     cpus_per_worker: int = Field(2, ge=1, le=512)
     gpus_per_worker: int = Field(1, ge=1, le=16)
@@ -48,6 +46,17 @@ class ClusterConfig(Section):
     object_store_mb: int = Field(256, ge=80, le=1_000_000)
     """Shared memory of each node for Ray objects."""
     start_timeout_s: int = Field(180, ge=10, le=7200)
+    kuberay: KubeRayConfig | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if (self.backend == "kuberay") != (self.kuberay is not None):
+            raise ValueError("the section kuberay and backend = 'kuberay' belong together")
+        if self.kuberay:
+            for pod in (self.kuberay.head, self.kuberay.worker):
+                if self.object_store_mb >= pod.shared_memory_gb * 1024:
+                    raise ValueError("object_store_mb has to fit into shared_memory_gb")
+        return self
 
 
 class LoraConfig(Section):
@@ -174,3 +183,23 @@ class PostTrainConfig(Section):
     evaluate: EvaluateConfig
     gate: GateConfig = GateConfig()
     host: HostConfig = HostConfig()
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        """A cluster that costs money is asked for only if training fits into it."""
+        if self.cluster.backend != "kuberay":
+            return self
+        num_gpus = self.cluster.num_workers * self.cluster.gpus_per_worker
+        if self.train.num_processes > num_gpus:
+            raise ValueError(
+                f"train.num_processes is {self.train.num_processes} and the cluster has "
+                f"{num_gpus} GPUs"
+            )
+        try:
+            TypeAdapter(ServiceName).validate_python(self.name)
+        except ValidationError:
+            raise ValueError(
+                f"name {self.name!r} becomes a RayCluster's: begin with a letter, end with a "
+                "letter or digit"
+            ) from None
+        return self

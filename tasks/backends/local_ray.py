@@ -7,16 +7,14 @@ head of a real cluster it only runs the drivers.
 import os
 import time
 from pathlib import Path
-from typing import Any
 
-import httpx
 from pydantic import BaseModel
-from tenacity import retry, retry_if_result, stop_after_attempt, wait_fixed
 
 from configs.digests import digest_of
 from configs.schema import ClusterConfig
 from tasks.backends import leftovers, stacks
 from tasks.backends.protocols import Cluster, Image, Processes, ProcessSpec
+from tasks.backends.ray_nodes import count_nodes, count_surely
 from tasks.home import Home
 from tasks.ports import any_free
 
@@ -41,7 +39,7 @@ class LocalRay:
         ports = self._read_ports(name)
         if ports is None or ports.made_of != _made_of(config, image):
             return None
-        alive = _count_surely(ports.dashboard)
+        alive = count_surely(_url(ports))
         if alive != 1 + config.num_workers:
             return None
         return self._cluster(name, ports, alive)
@@ -126,7 +124,7 @@ class LocalRay:
         )
 
     def _await_nodes(self, name: str, ports: _Ports, wanted: int, deadline: float) -> int:
-        while (alive := _count_nodes(ports.dashboard)) < wanted:
+        while (alive := count_nodes(_url(ports))) < wanted:
             if time.monotonic() > deadline:
                 logs = self._home.logs / f"ray-{name}-*.log"
                 raise RuntimeError(f"{alive} of {wanted} Ray nodes came up in time; see {logs}")
@@ -136,7 +134,7 @@ class LocalRay:
     def _cluster(self, name: str, ports: _Ports, num_nodes: int) -> Cluster:
         return Cluster(
             name=name,
-            dashboard_url=f"http://{HOST}:{ports.dashboard}",
+            dashboard_url=_url(ports),
             num_nodes=num_nodes,
         )
 
@@ -148,26 +146,8 @@ class LocalRay:
         return _Ports.model_validate_json(file.read_text()) if file.is_file() else None
 
 
-@retry(
-    retry=retry_if_result(lambda alive: alive == 0),
-    stop=stop_after_attempt(3),
-    wait=wait_fixed(2),
-    retry_error_callback=lambda state: state.outcome.result() if state.outcome else 0,
-)
-def _count_surely(dashboard_port: int) -> int:
-    """Silence for a moment is not death: a wrong answer would cost the cluster and its jobs."""
-    return _count_nodes(dashboard_port)
-
-
-def _count_nodes(dashboard_port: int) -> int:
-    """Raylets alive; 0 where the dashboard does not answer."""
-    url = f"http://{HOST}:{dashboard_port}/api/v0/nodes"
-    try:
-        answer: dict[str, Any] = httpx.get(url, timeout=10).raise_for_status().json()
-    except (httpx.HTTPError, ValueError):
-        return 0
-    nodes = answer["data"]["result"]["result"]
-    return sum(node["state"] == "ALIVE" for node in nodes)
+def _url(ports: _Ports) -> str:
+    return f"http://{HOST}:{ports.dashboard}"
 
 
 def _address(number: int) -> str:

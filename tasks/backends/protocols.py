@@ -74,6 +74,8 @@ class Image(Fact):
     """Interpreter inside the image."""
     app: str
     """Folder inside the image that holds `configs` and `containers`."""
+    reference: str = ""
+    """Where a registry has it, with its digest; empty without a registry."""
 
 
 class ImageBuilder(Protocol):

@@ -1,6 +1,7 @@
 """Jobs of a Ray cluster through its HTTP API, by fixed submission ids."""
 
 import shlex
+import time
 from collections.abc import Sequence
 
 import httpx
@@ -23,6 +24,10 @@ _STATUS: dict[str, JobStatus] = {
     "FAILED": "failed",
     "STOPPED": "stopped",
 }
+_OURS = {"submitted_by": "ariadne"}
+"""On a cluster that others use too, our jobs are told from theirs by it."""
+_STOP_TIMEOUT_S = 60
+_STOP_POLL_S = 1.0
 
 
 class _NotTaken(RuntimeError):
@@ -44,6 +49,7 @@ class RayJobs:
             "entrypoint": shlex.join(command),
             "submission_id": submission_id,
             "runtime_env": {"env_vars": environment},
+            "metadata": _OURS,
         }
         self._submit(submission_id, request)
 
@@ -86,6 +92,29 @@ class RayJobs:
         # Ray's word on the end repeats the last lines; the first says how the program ended.
         ending = str(about.json().get("message") or "").split("\n")[0]
         return f"{answer.json()['logs']}\n{ending}\n"
+
+    def stop_ours(self) -> None:
+        """End every job that Ariadne has submitted to this cluster, and no other.
+
+        Raises:
+            RuntimeError: one goes on.
+        """
+        deadline = time.monotonic() + _STOP_TIMEOUT_S
+        while ours := self._running():
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"Ray does not end its jobs {', '.join(ours)}: stop them there")
+            for submission_id in ours:
+                self.stop(submission_id)
+            time.sleep(_STOP_POLL_S)
+
+    def _running(self) -> list[str]:
+        jobs = _ask(f"{self._url}/").raise_for_status().json()
+        return [
+            job["submission_id"]
+            for job in jobs
+            if job["status"] in ("PENDING", "RUNNING")
+            and (job.get("metadata") or {}).items() >= _OURS.items()
+        ]
 
 
 @retry(

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from configs.schema import PostTrainConfig
 from tasks.backends.environment import EnvironmentBuilder
+from tasks.backends.kuberay import KubeRay
 from tasks.backends.local_ray import LocalRay
 from tasks.backends.mlflow_tracker import MlflowTracker
 from tasks.backends.protocols import (
@@ -37,7 +38,10 @@ def make_backends(config: PostTrainConfig, home: Home) -> Backends:
     """Vendors by name; the schema admits no other names."""
     processes = Supervisord(home)
     images = {"environment": lambda: EnvironmentBuilder(cache_folder())}
-    clusters = {"local_ray": lambda: LocalRay(home, processes)}
+    clusters = {
+        "local_ray": lambda: LocalRay(home, processes),
+        "kuberay": lambda: KubeRay(config.cluster),
+    }
     models = {"vllm_server": lambda: VllmServer(home, processes)}
     return Backends(
         images=images[config.image.backend](),
