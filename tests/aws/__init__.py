@@ -1,0 +1,1 @@
+"""What Ariadne asks of AWS and Kubernetes, against stand-ins that speak their protocols."""

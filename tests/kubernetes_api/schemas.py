@@ -1,0 +1,121 @@
+"""What an object of a kind may hold: the CRD's schema made strict, and the official models.
+
+A real API drops unknown fields unless it is asked to be strict; here it always is.
+"""
+
+import copy
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+from jsonschema import Draft202012Validator
+from kubernetes.client import models
+from pydantic import BaseModel, ValidationError
+
+from tests.kubernetes_api import statuses
+
+Object = dict[str, Any]
+_CRD = Path(__file__).parent / "crds" / "ray.io_rayclusters.yaml"
+_MODELS: dict[str, type[BaseModel]] = {
+    "Pod": models.V1Pod,
+    "Event": models.CoreV1Event,
+    "Node": models.V1Node,
+    "PersistentVolume": models.V1PersistentVolume,
+    "PersistentVolumeClaim": models.V1PersistentVolumeClaim,
+}
+
+
+def check(kind: str, group: str, version: str, body: Object) -> None:
+    """Refuse an object that the real API would refuse or keep only in part.
+
+    Raises:
+        Refusal: 400 names unknown fields, 422 bad or missing values.
+    """
+    name = body.get("metadata", {}).get("name", "")
+    unknown, causes = _faults(kind, body)
+    if unknown:
+        raise statuses.unknown_fields(kind, version, unknown)
+    if causes:
+        raise statuses.invalid(kind, group, name, causes)
+
+
+def _faults(kind: str, body: Object) -> tuple[list[str], list[str]]:
+    """Unknown fields, and other causes to refuse the object."""
+    if kind in _MODELS:
+        return _faults_by_model(_MODELS[kind], body, "")
+    unknown, causes = _faults_by_model(models.V1ObjectMeta, body["metadata"], "metadata")
+    if kind != "RayCluster":  # Kueue's: only read here, never made by Ariadne
+        return unknown, causes
+    for error in ray_cluster_validator().iter_errors(body):
+        place = ".".join(str(part) for part in error.absolute_path)
+        if error.validator == "additionalProperties" and isinstance(error.instance, dict):
+            known = error.schema.get("properties", {})
+            unknown += [f"{place}.{key}".lstrip(".") for key in error.instance.keys() - known]
+        else:
+            causes.append(f"{place}: {error.message}")
+    return sorted(unknown), causes
+
+
+def _faults_by_model(
+    model: type[BaseModel], body: Object, place: str
+) -> tuple[list[str], list[str]]:
+    unknown, causes = [], []
+    try:
+        kept = model.model_validate(body).model_dump(by_alias=True, exclude_unset=True)
+    except ValidationError as error:
+        for each in error.errors():
+            where = ".".join([*filter(None, [place]), *(str(part) for part in each["loc"])])
+            into = unknown if each["type"] == "extra_forbidden" else causes
+            into.append(where if into is unknown else f"{where}: {each['msg']}")
+    else:
+        unknown = _misspelt(body, kept, place)
+    return unknown, causes
+
+
+def _misspelt(given: Any, kept: Any, place: str) -> list[str]:
+    """The models also take Python's spelling of a field, which the API does not know."""
+    if isinstance(given, dict) and isinstance(kept, dict):
+        names = {name: name for name in given}
+        return [
+            fault
+            for name in names
+            for fault in (
+                _misspelt(given[name], kept[name], f"{place}.{name}".lstrip("."))
+                if name in kept
+                else [f"{place}.{name}".lstrip(".")]
+            )
+        ]
+    if isinstance(given, list) and isinstance(kept, list):
+        pairs = zip(given, kept, strict=True)
+        return [f for n, (a, b) in enumerate(pairs) for f in _misspelt(a, b, f"{place}[{n}]")]
+    return []
+
+
+@cache
+def ray_cluster_validator() -> Draft202012Validator:
+    """The stored version of KubeRay's CRD, with no room for unknown fields."""
+    crd = yaml.load(_CRD.read_text(), yaml.CSafeLoader)
+    version = next(each for each in crd["spec"]["versions"] if each["storage"])
+    schema = copy.deepcopy(version["schema"]["openAPIV3Schema"])
+    _close(schema)
+    schema["properties"]["apiVersion"]["enum"] = [f"{crd['spec']['group']}/{version['name']}"]
+    schema["properties"]["kind"]["enum"] = [crd["spec"]["names"]["kind"]]
+    schema["required"] = ["apiVersion", "kind", "metadata", "spec"]
+    return Draft202012Validator(schema)
+
+
+def _close(schema: Any) -> None:
+    if isinstance(schema, list):
+        for each in schema:
+            _close(each)
+    if not isinstance(schema, dict):
+        return
+    if isinstance(schema.get("properties"), dict) and not schema.get(
+        "x-kubernetes-preserve-unknown-fields"
+    ):
+        schema.setdefault("additionalProperties", False)
+    if schema.get("nullable") and isinstance(schema.get("type"), str):
+        schema["type"] = [schema["type"], "null"]
+    for each in list(schema.values()):
+        _close(each)
