@@ -1,7 +1,8 @@
 """Access to an EKS cluster by AWS credentials: its address, and tokens that EKS takes.
 
 A token is a presigned call of STS: EKS makes that call and learns who we are. It takes a token for
-15 minutes from its signing, and so do we, less a margin for clocks that differ.
+15 minutes from its signing, unless the credentials that signed it end before. The temporary ones
+of a role are renewed by boto3 ten minutes before their end, so a token is used for less than that.
 """
 
 import base64
@@ -11,13 +12,14 @@ from datetime import UTC, datetime, timedelta
 
 import boto3
 from botocore.config import Config
-from botocore.exceptions import BotoCoreError, ClientError
+from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 from botocore.signers import RequestSigner
 
 _PREFIX = "k8s-aws-v1."
 _CLUSTER_HEADER = "x-k8s-aws-id"
-_LIFETIME = timedelta(minutes=15)
+_LIFETIME = timedelta(minutes=10)
 _MARGIN = timedelta(minutes=2)
+"""For clocks that differ and for calls that take their time."""
 _URL_EXPIRES_S = 60
 _CONFIG = Config(connect_timeout=5, read_timeout=30, retries={"mode": "standard"})
 
@@ -60,20 +62,29 @@ class EksAccess:
         """A token with some minutes left.
 
         Raises:
-            RuntimeError: there are no AWS credentials; one line.
+            RuntimeError: there are no AWS credentials, or they have ended; one line.
         """
         with self._lock:
-            if self._now() >= self._until:
-                self._until = self._now() + _LIFETIME - _MARGIN
+            now = self._now()
+            if now >= self._until:
                 self._token = self._sign()
+                self._until = now + _LIFETIME - _MARGIN
             return self._token
 
     def _sign(self) -> str:
+        try:
+            url = self._presigned()
+        except BotoCoreError as error:
+            raise RuntimeError(
+                f"no AWS credentials: {error}; log in, or give this process a role "
+                "(cluster.kuberay.api)"
+            ) from None
+        return _PREFIX + base64.urlsafe_b64encode(url.encode()).decode().rstrip("=")
+
+    def _presigned(self) -> str:
         credentials = self._session.get_credentials()
         if credentials is None:
-            raise RuntimeError(
-                "no AWS credentials: log in, or give this process a role (cluster.kuberay.api)"
-            )
+            raise NoCredentialsError
         client = self._session.client("sts", region_name=self._region, config=_CONFIG)
         signer = RequestSigner(
             client.meta.service_model.service_id,
@@ -90,7 +101,6 @@ class EksAccess:
             "headers": {_CLUSTER_HEADER: self._cluster},
             "context": {},
         }
-        url = signer.generate_presigned_url(
+        return signer.generate_presigned_url(
             request, region_name=self._region, expires_in=_URL_EXPIRES_S, operation_name=""
         )
-        return _PREFIX + base64.urlsafe_b64encode(url.encode()).decode().rstrip("=")

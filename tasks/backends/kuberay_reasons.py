@@ -119,20 +119,32 @@ def _of_container(waiting: Object, pod: Object, events: list[Object]) -> Reason:
 
 
 def _of_nodes(pod: Object, nodes: list[Object]) -> str:
-    """What HyperPod does with the machines that the pod could run on."""
-    wanted = pod["spec"].get("nodeSelector", {}).get(INSTANCE_TYPE)
+    """What HyperPod and Kubernetes do with the machines that the pod could run on."""
+    selector = pod["spec"].get("nodeSelector", {})
+    wanted = selector.get(INSTANCE_TYPE)
     if not wanted or not nodes:
         return ""
-    labels = [labels for node in nodes if (labels := _labels(node)).get(INSTANCE_TYPE) == wanted]
-    if not labels:
+    fitting = [node for node in nodes if _labels(node).get(INSTANCE_TYPE) == wanted]
+    if not fitting:
         return f"; the cluster has no {wanted}"
-    states = Counter(
-        "under a deep health check" if each.get(_DEEP_CHECK) == "InProgress" else state
-        for each in labels
-        if (state := _NODE_STATES.get(each.get(NODE_HEALTH, "")))
-    )
+    states = Counter(_state(node, asks_health=NODE_HEALTH in selector) for node in fitting)
+    del states[""]
     told = "".join(f", {num} {state}" for state, num in states.items())
-    return f"; of {len(labels)} nodes {wanted}{told or ' all are healthy'}"
+    return f"; of {len(fitting)} nodes {wanted}{told or ' all are healthy'}"
+
+
+def _state(node: Object, *, asks_health: bool) -> str:
+    """What keeps pods from the node; empty where it is only full."""
+    labels = _labels(node)
+    if labels.get(_DEEP_CHECK) == "InProgress":
+        return "under a deep health check"
+    if asks_health and NODE_HEALTH not in labels:
+        return "without HyperPod's health label (only_healthy = false takes them too)"
+    if state := _NODE_STATES.get(labels.get(NODE_HEALTH, "")):
+        return state
+    if _conditions(node).get("Ready", {"status": "True"})["status"] != "True":
+        return "not ready"
+    return "closed to new pods" if node.get("spec", {}).get("unschedulable") else ""
 
 
 def _is_about(event: Object, pod: Object) -> bool:

@@ -1,6 +1,7 @@
 """What an object of a kind may hold: the CRD's schema made strict, and the official models.
 
-A real API drops unknown fields unless it is asked to be strict; here it always is.
+A real API drops unknown fields unless it is asked to be strict; here it always is. Left out are
+the CRD's two rules about fields that only KubeRay's own users of several clusters set.
 """
 
 import copy
@@ -13,7 +14,7 @@ from jsonschema import Draft202012Validator
 from kubernetes.client import models
 from pydantic import BaseModel, ValidationError
 
-from tests.kubernetes_api import statuses
+from tests.kubernetes_api import metadata, statuses
 
 Object = dict[str, Any]
 _CRD = Path(__file__).parent / "crds" / "ray.io_rayclusters.yaml"
@@ -32,8 +33,12 @@ def check(kind: str, group: str, version: str, body: Object) -> None:
     Raises:
         Refusal: 400 names unknown fields, 422 bad or missing values.
     """
-    name = body.get("metadata", {}).get("name", "")
+    meta = body.get("metadata")
+    if not isinstance(meta, dict):
+        raise statuses.invalid(kind, group, "", ["metadata: Required value"])
+    name = meta.get("name", "")
     unknown, causes = _faults(kind, body)
+    causes += metadata.faults(meta)
     if unknown:
         raise statuses.unknown_fields(kind, version, unknown)
     if causes:
@@ -54,7 +59,39 @@ def _faults(kind: str, body: Object) -> tuple[list[str], list[str]]:
             unknown += [f"{place}.{key}".lstrip(".") for key in error.instance.keys() - known]
         else:
             causes.append(f"{place}: {error.message}")
-    return sorted(unknown), causes
+    return sorted(unknown), [*causes, *_duplicates(ray_cluster_validator().schema, body, "")]
+
+
+def _duplicates(schema: Any, value: Any, place: str) -> list[str]:
+    """Entries that a list with keys, or a set, holds twice."""
+    found = []
+    if isinstance(value, dict):
+        for key, each in value.items():
+            below = schema.get("properties", {}).get(key) or schema.get("additionalProperties")
+            if isinstance(below, dict):
+                found += _duplicates(below, each, f"{place}.{key}".lstrip("."))
+    elif isinstance(value, list) and isinstance(schema.get("items"), dict):
+        item = schema["items"]
+        known: list[Any] = []
+        for number, each in enumerate(value):
+            identity = _identity(schema, item, each)
+            if identity is not None and identity in known:
+                found.append(f"{place}[{number}]: Duplicate value: {identity}")
+            known.append(identity)
+            found += _duplicates(item, each, f"{place}[{number}]")
+    return found
+
+
+def _identity(schema: Object, item: Object, entry: Any) -> Any:
+    """By what an entry is told from others; None in a list that may repeat itself."""
+    match schema.get("x-kubernetes-list-type"):
+        case "set":
+            return entry
+        case "map":
+            fields = item.get("properties", {})
+            keys = schema["x-kubernetes-list-map-keys"]
+            return {key: entry.get(key, fields.get(key, {}).get("default")) for key in keys}
+    return None
 
 
 def _faults_by_model(
@@ -115,6 +152,8 @@ def _close(schema: Any) -> None:
         "x-kubernetes-preserve-unknown-fields"
     ):
         schema.setdefault("additionalProperties", False)
+    if schema.get("format") == "int32":
+        schema |= {"minimum": -(2**31), "maximum": 2**31 - 1} | schema
     if schema.get("nullable") and isinstance(schema.get("type"), str):
         schema["type"] = [schema["type"], "null"]
     for each in list(schema.values()):

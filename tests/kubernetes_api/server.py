@@ -6,8 +6,9 @@ import threading
 from collections import deque
 from collections.abc import Iterable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import chain
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 from urllib.parse import parse_qsl, urlsplit
 
 import yaml
@@ -42,6 +43,8 @@ class KubernetesServer:
         self.token = TOKEN
         self.faults: deque[tuple[int, str]] = deque()
         """Status and Retry-After, empty for none, with which the next calls fail; 0 hangs up."""
+        self.lost_answers = 0
+        """So many next calls that change something do so, but their answers do not arrive."""
         self._http = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
         self._http.daemon_threads = True
         self._http.kubernetes = self  # type: ignore[attr-defined]
@@ -107,13 +110,16 @@ class _Handler(BaseHTTPRequestHandler):
             return
         status, retry_after = self._server.faults.popleft()
         if status == 0:
-            self.close_connection = True
-            self.connection.close()
-            raise ConnectionAbortedError
+            self._hang_up()
         self._retry_after = retry_after
         message = "the server is currently unable to handle the request"
         reasons = {429: "TooManyRequests", 500: "InternalError", 503: "ServiceUnavailable"}
         raise Refusal(status, reasons.get(status, "InternalError"), message)
+
+    def _hang_up(self) -> NoReturn:
+        self.close_connection = True
+        self.connection.close()
+        raise ConnectionAbortedError
 
     _retry_after = ""
 
@@ -137,6 +143,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._log(namespace, name, query)
         else:
             code, answer = self._do(verb, kind, namespace, name, sub, query, body)
+            if self._server.lost_answers and self.command != "GET":
+                self._server.lost_answers -= 1
+                self._hang_up()
             self._send(code, answer)
 
     def _body(self, data: bytes) -> Object:
@@ -210,8 +219,13 @@ class _Handler(BaseHTTPRequestHandler):
             clock.daemon = True
             clock.start()
         store = self._server.store
-        since = int(query.get("resourceVersion") or store.version)
+        asked = int(query.get("resourceVersion") or 0)
+        with store.changed:
+            since = asked or store.version
+            # Whoever names no version is first told what there is.
+            there = [] if asked else store.items(kind, namespace)
         store.check_version(since)
+        known = [Change(since, kind, "ADDED", item) for item in there]
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
         self.send_header("Transfer-Encoding", "chunked")
@@ -221,7 +235,8 @@ class _Handler(BaseHTTPRequestHandler):
             return timer.is_set() or self._server.is_closing
 
         try:
-            for line in _lines(store.changes(kind, since, is_over, 0.05), namespace, query):
+            changes = chain(known, store.changes(kind, since, is_over, 0.05))
+            for line in _lines(changes, namespace, query):
                 data = json.dumps(line).encode() + b"\n"
                 self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
                 self.wfile.flush()

@@ -114,6 +114,9 @@ class Store:
             version = body.get("metadata", {}).get("resourceVersion")
             if version and version != known["metadata"]["resourceVersion"]:
                 raise statuses.stale(kind.plural, kind.group, name)
+            if kind.group and not version:
+                why = "metadata.resourceVersion: Invalid value: 0: must be specified for an update"
+                raise statuses.invalid(kind.kind, kind.group, name, [why])
             schemas.check(kind.kind, kind.group, kind.version, body)
             made = copy.deepcopy(known if status else body)
             if kind.has_status:
