@@ -36,7 +36,8 @@ class ApiConfig(Section):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if (self.access == "eks") != bool(self.eks_cluster and self.region):
+        given = {bool(self.eks_cluster), bool(self.region)}
+        if given != {self.access == "eks"}:
             raise ValueError("eks_cluster and region belong to access = 'eks', both of them")
         if self.access != "kubeconfig" and (self.kubeconfig or self.context):
             raise ValueError("kubeconfig and context belong to access = 'kubeconfig'")

@@ -4,7 +4,7 @@ import json
 import re
 import threading
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import chain
 from pathlib import Path
@@ -41,6 +41,8 @@ class KubernetesServer:
         self.rules: list[Rule] | None = None
         """What the user may do; None: everything."""
         self.token = TOKEN
+        self.accepts: Callable[[str], bool] = lambda token: token == self.token
+        """Which tokens are good."""
         self.faults: deque[tuple[int, str]] = deque()
         """Status and Retry-After, empty for none, with which the next calls fail; 0 hangs up."""
         self.lost_answers = 0
@@ -124,7 +126,8 @@ class _Handler(BaseHTTPRequestHandler):
     _retry_after = ""
 
     def _answer(self, data: bytes) -> None:
-        if self.headers.get("Authorization") != f"Bearer {self._server.token}":
+        scheme, _, token = (self.headers.get("Authorization") or "").partition(" ")
+        if scheme != "Bearer" or not self._server.accepts(token):
             raise statuses.unauthorized()
         url = urlsplit(self.path)
         query = dict(parse_qsl(url.query, keep_blank_values=True))
