@@ -17,7 +17,10 @@ ObjectName = Annotated[str, Field(pattern=rf"^{_LABEL}(\.{_LABEL})*$", max_lengt
 """A DNS subdomain, as most objects have."""
 LabelValue = Annotated[str, Field(pattern=r"^[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$")]
 VariableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
-MountPath = Annotated[str, Field(pattern=r"^(/[A-Za-z0-9._-]+)+$")]
+MountPath = Annotated[str, Field(pattern=r"^(/[A-Za-z0-9_-][A-Za-z0-9._-]*)+$", max_length=255)]
+"""No part of it begins with a dot, so none leads elsewhere."""
+_TAKEN = (Path("/dev"), Path("/proc"), Path("/sys"), Path("/tmp/ray"))
+"""Ray's and the kernel's."""
 
 
 class ApiConfig(Section):
@@ -31,6 +34,7 @@ class ApiConfig(Section):
     context: str = ""
     """Context of the kubeconfig; empty: its current one."""
     eks_cluster: str = Field("", pattern=r"^([A-Za-z0-9][A-Za-z0-9_-]{0,99})?$")
+    """Its name; on HyperPod that of the orchestrator, not of the HyperPod cluster."""
     region: str = Field("", pattern=r"^([a-z]{2}(-[a-z]+)+-[0-9])?$")
     """Of the EKS cluster."""
 
@@ -83,12 +87,16 @@ class VolumeConfig(Section):
     file_system_id: str = Field("", pattern=r"^(fs-[0-9a-f]{8,40})?$")
     """Of FSx for Lustre: the claim is made where it is missing. Empty: the claim is there."""
     dns_name: str = Field("", pattern=r"^([A-Za-z0-9.-]{1,253})?$")
+    """Of the file system, as FSx tells it."""
     mount_name: str = Field("", pattern=r"^([a-z0-9]{1,8})?$")
+    """Of the file system, as FSx tells it."""
     capacity_gb: int = Field(1200, ge=1, le=100_000_000)
     """Size of the file system, in GiB."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
+        if any(Path(self.mount_path).is_relative_to(taken) for taken in _TAKEN):
+            raise ValueError(f"mount_path {self.mount_path} is taken in every pod: give another")
         if len({bool(self.file_system_id), bool(self.dns_name), bool(self.mount_name)}) == 2:
             raise ValueError("file_system_id, dns_name and mount_name come together or not at all")
         return self
@@ -107,7 +115,9 @@ class KubeRayConfig(Section):
     """A RayCluster that KubeRay runs."""
 
     namespace: LabelName
+    """Where the RayCluster, its pods and the claim live."""
     api: ApiConfig = ApiConfig()
+    """How the control plane reaches Kubernetes."""
     adopt: ServiceName | None = None
     """A RayCluster that somebody else has made, in SageMaker Studio for one. It is used if it has
     this profile's image, Ray, GPUs and volume, and neither changed nor deleted."""
@@ -133,8 +143,11 @@ class KubeRayConfig(Section):
     environment: dict[VariableName, str] = Field(default_factory=dict)
     """Variables of all pods. They are in the manifest for all to read: never a secret."""
     head: HeadConfig
+    """The pod with Ray's own services, where the drivers of jobs run; no GPU."""
     worker: WorkerConfig
+    """The pods with GPUs; cluster.num_workers says how many."""
     volume: VolumeConfig
+    """The storage of runs, models and adapters."""
     redis: RedisConfig | None = None
     """None: the head's state ends with the head."""
 

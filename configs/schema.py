@@ -47,6 +47,7 @@ class ClusterConfig(Section):
     """Shared memory of each node for Ray objects."""
     start_timeout_s: int = Field(180, ge=10, le=7200)
     kuberay: KubeRayConfig | None = None
+    """With the backend of this name, and only with it."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -130,9 +130,10 @@ def create_run(runs: Path, config: PostTrainConfig, image_digest: str, run_name:
     """Open the run of this configuration, made if it is new.
 
     Raises:
-        ValueError: one line: the base model or the mazes are unusable, the turn limit is too
-            low, or `run_name` belongs to another configuration.
+        ValueError: one line: the base model or the mazes are unusable or out of the cluster's
+            sight, the turn limit is too low, or `run_name` belongs to another configuration.
     """
+    check_shared_paths(config, runs)
     base_digest = check_base_model(config.model.path)
     mazes = load_maze_set(config.mazes.test_set)
     check_turn_limit(config, mazes)
@@ -238,6 +239,23 @@ def check_turn_limit(config: PostTrainConfig, mazes: MazeSet) -> None:
             f"mazes.max_turns = {max_turns} lets at most {solvable} of the {len(mazes.mazes)} "
             f"mazes of {mazes.name} be solved: give at least {max(mazes.turns_needed())}"
         )
+
+
+def check_shared_paths(config: PostTrainConfig, runs: Path) -> None:
+    """Refuse paths that the pods of a cluster would look for in vain: jobs get them as they are."""
+    if config.cluster.kuberay is None:
+        return
+    shared = Path(config.cluster.kuberay.volume.mount_path)
+    for what, path in (
+        ("ARIADNE_HOME", runs.absolute().parent),
+        ("model.path", config.model.path),
+        ("mazes.test_set", config.mazes.test_set),
+    ):
+        if not path.is_relative_to(shared):
+            raise ValueError(
+                f"{what}: {path} is not on the volume that the pods have at {shared}: put it "
+                "there, and mount the volume under the same path here"
+            )
 
 
 def _check_safetensors(path: Path) -> None:

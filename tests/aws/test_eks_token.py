@@ -4,12 +4,15 @@ import base64
 import hashlib
 import hmac
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from urllib.parse import parse_qsl, quote, urlsplit
 
 import boto3
 import botocore.auth
 import certifi
 import pytest
+from botocore.credentials import Credentials, RefreshableCredentials
+from botocore.exceptions import UnauthorizedSSOTokenError
 from moto import mock_aws
 from moto.core import DEFAULT_ACCOUNT_ID as ACCOUNT
 from moto.eks.models import eks_backends
@@ -118,12 +121,42 @@ def test_a_token_of_a_role_carries_its_session(clock: list[datetime]) -> None:
 def test_a_token_is_kept_while_it_is_good_and_renewed_before_it_ends(clock: list[datetime]) -> None:
     eks = access(clock)
     first = eks.token()
-    clock[0] = NOW + timedelta(minutes=12, seconds=59)
+    clock[0] = NOW + timedelta(minutes=7, seconds=59)
     assert eks.token() == first
-    clock[0] = NOW + timedelta(minutes=13)
+    clock[0] = NOW + timedelta(minutes=8)
     renewed = eks.token()
     assert renewed != first
-    assert dict(parse_qsl(urlsplit(url_in(renewed)).query))["X-Amz-Date"] == "20260304T051907Z"
+    assert dict(parse_qsl(urlsplit(url_in(renewed)).query))["X-Amz-Date"] == "20260304T051407Z"
+
+
+def test_a_token_outlives_no_credentials_that_boto3_has_not_renewed(clock: list[datetime]) -> None:
+    """They have ten minutes left at least, or boto3 renews them before it signs."""
+    eks = access(clock)
+    first = eks.token()
+    clock[0] = NOW + timedelta(seconds=RefreshableCredentials._mandatory_refresh_timeout - 1)
+    assert eks.token() != first
+
+
+def test_a_signing_that_fails_leaves_no_token_behind(clock: list[datetime]) -> None:
+    class Late(boto3.Session):
+        def get_credentials(self) -> Any:
+            return None if clock[0] == NOW else Credentials(KEY_ID, SECRET)
+
+    eks = EksAccess("mazes", "us-west-2", Late(region_name="us-west-2"), lambda: clock[0])
+    assert "no AWS credentials" in reason(eks.token)
+    assert "no AWS credentials" in reason(eks.token)
+    clock[0] += timedelta(seconds=1)
+    assert url_in(eks.token())
+
+
+def test_credentials_that_cannot_be_renewed_are_one_line(clock: list[datetime]) -> None:
+    class Ended(boto3.Session):
+        def get_credentials(self) -> Any:
+            raise UnauthorizedSSOTokenError
+
+    eks = EksAccess("mazes", "us-west-2", Ended(region_name="us-west-2"), lambda: clock[0])
+    told = reason(eks.token)
+    assert "SSO" in told and "log in" in told and "\n" not in told
 
 
 def test_without_credentials_it_says_so() -> None:
