@@ -7,7 +7,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .ONESHELL:
 .DEFAULT_GOAL := help
-.PHONY: help setup trainer-python up down status run solve bench test chaos load lint lock
+.PHONY: help setup trainer-python up down status logs run solve bench test chaos load lint lock
 
 ENVS = $(or $(ARIADNE_CACHE),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/ariadne)/envs
 ARGS ?=
@@ -100,6 +100,10 @@ down:  ## stop everything that runs here
 status:  ## show what runs
 	@$(CONTROL)
 	"$$control/bin/python" -m flows status
+
+logs:  ## follow the logs of services, nodes and the newest job
+	@$(CONTROL)
+	"$$control/bin/python" -m flows logs
 
 run:  ## run the pipeline and follow it, e.g. make run PROFILE=smoke STEPS=2 SEED=3
 	@$(CONTROL)

@@ -92,6 +92,10 @@ class AdapterManifest(BaseModel):
     digest: str
     """Of the adapter's files, without this manifest."""
     base_digest: str
+    tokenizer_digest: str
+    """Of the base's tokenizer and its settings."""
+    chat_template_digest: str
+    """Of the template that the training rendered its conversations with."""
     run_id: str
     step: int
     attempt: int

@@ -46,6 +46,12 @@ def status() -> None:
 
 
 @app.command()
+def logs() -> None:
+    """Follow the logs of services, nodes and the newest job."""
+    operate.follow_logs(Home.from_environment())
+
+
+@app.command()
 def setup() -> None:
     """Make the trainer environment if it is missing."""
     operate.setup(_out.print)

@@ -1,14 +1,16 @@
 """A real browser without a screen, for the pages that people look at."""
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Generator
+from contextlib import contextmanager
 
 import pytest
 from playwright.sync_api import Browser, sync_playwright
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
+@contextmanager
+def launched_browser() -> Generator[Browser]:
+    """Debian's Chromium."""
     chromium = shutil.which("chromium")
     if chromium is None:
         pytest.fail("no chromium is installed: apt-get install chromium fonts-liberation")

@@ -1,10 +1,9 @@
 """The whole chain, run once for all tests that look at what it left behind."""
 
-from collections.abc import Iterator
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-
-import pytest
 
 from tasks.backends.supervisord import Supervisord
 from tasks.home import Home
@@ -27,10 +26,10 @@ class Chain:
         return open_run(self.home.runs, folder.name)
 
 
-@pytest.fixture(scope="session")
-def chain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chain]:
+@contextmanager
+def run_chain(folder: Path) -> Generator[Chain]:
     """Run the smoke profile and kill the training job after its first committed checkpoint."""
-    home = Home(tmp_path_factory.mktemp("chain") / "home")
+    home = Home(folder / "home")
     log: Path = home.root.parent / "run.log"
     try:
         running = start(home, log, "--profile", "smoke")

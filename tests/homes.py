@@ -32,12 +32,12 @@ def ariadne(
     )
 
 
-def start(home: Home, log: Path, *arguments: str) -> subprocess.Popen[bytes]:
-    """`flows run` in the background."""
+def start(home: Home, log: Path, *arguments: str, root: Path = ROOT) -> subprocess.Popen[bytes]:
+    """`flows run` of the project at `root` in the background."""
     with log.open("ab") as output:
         return subprocess.Popen(
             [sys.executable, "-m", "flows", "run", *arguments],
-            cwd=ROOT,
+            cwd=root,
             env={**os.environ, "ARIADNE_HOME": str(home.root), "COLUMNS": "200"},
             stdout=output,
             stderr=subprocess.STDOUT,

@@ -145,6 +145,8 @@ def publish_adapter(job: TrainJob, step: int) -> Path:
     manifest = AdapterManifest(
         digest=digest_of(files),
         base_digest=job.base_digest,
+        tokenizer_digest="t",
+        chat_template_digest="c",
         run_id=job.run_id,
         step=step,
         attempt=job.attempt,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from safetensors import safe_open
 
-from configs.digests import digest_of, digest_of_file
+from configs.digests import digest_of, digest_of_file, digest_of_files
 from configs.jobs import AdapterManifest, TrainJob
 from containers.trainer.checkpoints import flush, step_of, write_atomically
 
@@ -34,6 +34,8 @@ def publish(checkpoint: Path, step: int, job: TrainJob) -> AdapterManifest:
     manifest = AdapterManifest(
         digest=digest_of(files),
         base_digest=job.base_digest,
+        tokenizer_digest=_digest_of_parts(job.config.model.path, "tokenizer*"),
+        chat_template_digest=_digest_of_parts(job.config.model.path, "chat_template*"),
         run_id=job.run_id,
         step=step,
         attempt=job.attempt,
@@ -70,6 +72,11 @@ def check_tensors(path: Path) -> None:
                 raise ValueError(f"{path}: {name} adapts the vision tower, which vLLM ignores")
             if not tensors.get_tensor(name).isfinite().all():
                 raise ValueError(f"{path}: {name} has values that are not finite")
+
+
+def _digest_of_parts(model: Path, pattern: str) -> str:
+    """Of the base's files of one kind; a template may also stand in the tokenizer's settings."""
+    return digest_of_files(model.glob(pattern), model)
 
 
 def _adapter_config(source: Path, base: Path) -> str:

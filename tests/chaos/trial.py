@@ -20,7 +20,7 @@ from tasks.attempts import all_attempts
 from tasks.backends.supervisord import Supervisord
 from tasks.home import Home
 from tasks.run_dir import Run, open_run
-from tests.homes import find, ours, start
+from tests.homes import ROOT, find, ours, start
 from tests.waiting import wait_until
 
 TRAINER = "containers.trainer.train_main"
@@ -76,8 +76,10 @@ def tensor_digests(file: Path) -> dict[str, str]:
 class Trial:
     """A run of the smoke profile under a name of its own."""
 
-    def __init__(self, home: Home, name: str, logs: Path, *arguments: str) -> None:
-        self.home, self.name = home, name
+    def __init__(
+        self, home: Home, name: str, logs: Path, *arguments: str, root: Path = ROOT
+    ) -> None:
+        self.home, self.name, self.root = home, name, root
         self.log = logs / f"{name}.log"
         self.arguments = ("--profile", "smoke", "--steps", str(NUM_STEPS), *arguments)
         self._struck: tuple[float, int] | None = None
@@ -85,7 +87,8 @@ class Trial:
         self.flow = self.start()
 
     def start(self) -> subprocess.Popen[bytes]:
-        return start(self.home, self.log, *self.arguments, "--run-name", self.name)
+        named = ("--run-name", self.name)
+        return start(self.home, self.log, *self.arguments, *named, root=self.root)
 
     @property
     def run(self) -> Run:

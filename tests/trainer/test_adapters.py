@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from configs.digests import digest_of, digest_of_file
+from configs.digests import digest_of, digest_of_file, digest_of_files
 from configs.jobs import TrainJob
 from configs.loader import load_config
 from containers.trainer import adapters
@@ -73,6 +73,10 @@ def test_the_manifest_holds_the_digests_of_the_files(tmp_path: Path) -> None:
     target = tmp_path / "adapters" / "step_4"
     assert manifest.files == {name: digest_of_file(target / name) for name in FILES}
     assert manifest.digest == digest_of(manifest.files)
+    base = load_config("smoke").model.path
+    assert manifest.chat_template_digest == digest_of_files([base / "chat_template.jinja"], base)
+    tokenizer = [base / "tokenizer.json", base / "tokenizer_config.json"]
+    assert manifest.tokenizer_digest == digest_of_files(tokenizer, base)
 
 
 def test_the_configuration_names_the_real_base_in_a_fixed_order(tmp_path: Path) -> None:
