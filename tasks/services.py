@@ -70,7 +70,7 @@ class Services(BaseModel):
             "PREFECT_API_URL": self.prefect_api_url,
             "PREFECT_CLIENT_MAX_RETRIES": "10",
             "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30",
-            # Backends know no Prefect; what they log belongs on the run's page all the same.
+            # Backends know no Prefect; what they log is on the page of the run all the same.
             "PREFECT_LOGGING_EXTRA_LOGGERS": "tasks.backends",
             "MLFLOW_TRACKING_URI": self.mlflow_url,
         }

@@ -44,7 +44,7 @@ def test_every_shipped_profile_loads_and_names_files_that_exist(profile: str) ->
 
 
 def test_the_profiles_that_the_pipeline_needs_are_shipped() -> None:
-    assert {"local", "smoke"} <= set(profile_names())
+    assert {"local", "smoke", "hyperpod"} <= set(profile_names())
     assert (load_config("smoke").model.path / "config.json").is_file()
 
 

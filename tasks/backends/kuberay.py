@@ -31,7 +31,7 @@ from tasks.backends.ray_manifest import CLUSTER_LABEL, MANAGED_BY, OURS, SPEC_DI
 from tasks.backends.ray_nodes import count_nodes, count_surely
 
 _LOG = logging.getLogger(__name__)
-_LOG.setLevel(logging.INFO)  # a start may take an hour, and its reasons are for who waits
+_LOG.setLevel(logging.INFO)  # Prefect passes on what this package logs, but leaves its level alone
 _LOOK_S = 5
 """Between looks at what is not announced: pods, nodes, the dashboard."""
 _PATIENCE_S = 300

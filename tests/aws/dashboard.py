@@ -1,6 +1,12 @@
-"""A Ray dashboard that says what it is told: how many nodes are alive, and which jobs there are."""
+"""A Ray dashboard that says what it is told: how many nodes are alive, and which jobs there are.
+
+    python -m tests.aws.dashboard NODES
+
+prints its port and serves until it is ended.
+"""
 
 import json
+import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
@@ -62,3 +68,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
         self.wfile.write(data)
+
+
+if __name__ == "__main__":
+    with Dashboard(int(sys.argv[1])) as serving:
+        print(serving.port, flush=True)  # noqa: T201
+        threading.Event().wait()

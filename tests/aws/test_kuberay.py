@@ -1,6 +1,8 @@
 """The RayCluster backend against a strict Kubernetes API: made, adopted, waited for, released."""
 
 import logging
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -678,6 +680,32 @@ def test_a_diagnosis_has_the_pods_their_last_lines_and_the_events(
 def test_a_diagnosis_of_what_is_gone_says_so(make: Callable[..., Setting]) -> None:
     text = make().backend.diagnose("maze")
     assert text.startswith("nothing is known of RayCluster maze: RayCluster maze is gone")
+
+
+def test_an_operator_may_start_real_processes_and_is_waited_for(
+    server: KubernetesServer, make: Callable[..., Setting]
+) -> None:
+    """As one that starts Ray itself would: the cluster ends when its processes have ended."""
+    started: list[subprocess.Popen[str]] = []
+
+    def operate(cluster: Operated) -> None:
+        command = [sys.executable, "-m", "tests.aws.dashboard", str(1 + cluster.num_workers)]
+        with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+            started.append(process)
+            assert process.stdout is not None
+            port = int(process.stdout.readline())
+            cluster.add_pods()
+            cluster.set_ready(port)
+            cluster.ending.wait()
+            process.terminate()
+
+    server.operators.operator = operate
+    setting = make()
+    made = setting.start()
+    (process,) = started
+    assert made.num_nodes == 4 and process.poll() is None
+    setting.stop()
+    assert process.poll() is not None and clusters(server) == []
 
 
 # ---- rights

@@ -88,6 +88,7 @@ class KubernetesServer:
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    wbufsize = 65536  # an answer goes out as one packet, else the kernel holds its second half back
 
     def log_message(self, format: str, *args: Any) -> None:
         """Say nothing."""
@@ -233,6 +234,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", "application/json")
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
+        self.wfile.flush()
 
         def is_over() -> bool:
             return timer.is_set() or self._server.is_closing
