@@ -1,0 +1,139 @@
+"""What happens between two looks at the API: a cluster that goes, and one that comes, meanwhile."""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tasks.backends import kubernetes_api
+from tasks.backends.protocols import Cluster
+from tasks.backends.ray_manifest import ray_cluster
+from tests.aws.dashboard import Dashboard
+from tests.aws.profiles import IMAGE, Setting
+from tests.kubernetes_api.operators import Operated, comes_up
+from tests.kubernetes_api.server import KubernetesServer
+from tests.kubernetes_api.store import RAY_CLUSTER
+from tests.samples import reason
+from tests.waiting import wait_until
+
+Make = Callable[..., Setting]
+Object = dict[str, Any]
+
+
+def uid(server: KubernetesServer) -> str:
+    (only,) = server.store.items(RAY_CLUSTER)
+    return only["metadata"]["uid"]
+
+
+def test_a_cluster_on_its_way_out_is_neither_found_nor_adopted(
+    kuberay_server: KubernetesServer, dashboard: Dashboard, make: Make
+) -> None:
+    """It answers to its end: a job submitted to it would be lost."""
+    may_end = threading.Event()
+
+    def lingers(cluster: Operated) -> None:
+        comes_up(dashboard.port)(cluster)
+        may_end.wait()
+
+    kuberay_server.operators.operator = lingers
+    setting = make()
+    setting.start()
+    before = uid(kuberay_server)
+    kuberay_server.operators.operator = comes_up(dashboard.port)
+    going = {"propagationPolicy": "Foreground"}
+    kuberay_server.store.delete(RAY_CLUSTER, "ariadne", "maze", going)
+    assert uid(kuberay_server) == before
+    assert setting.find() is None
+    got: list[Cluster] = []
+    flow = threading.Thread(target=lambda: got.append(setting.start()))
+    flow.start()
+    wait_until(lambda: kuberay_server.made("watch", "rayclusters"))
+    assert got == [] and len(kuberay_server.made("create", "rayclusters")) == 1
+    may_end.set()
+    flow.join(20)
+    assert len(got) == 1 and uid(kuberay_server) != before
+
+
+def first_to_create(
+    server: KubernetesServer, monkeypatch: pytest.MonkeyPatch, manifest: Object
+) -> None:
+    """Somebody creates this cluster between the backend's first look and its own creation."""
+    create, others = kubernetes_api.KubernetesApi.create, [manifest]
+
+    def create_second(self: Any, kind: Any, body: Object) -> bool:
+        if kind is kubernetes_api.RAY_CLUSTERS and others:
+            server.store.create(RAY_CLUSTER, "ariadne", others.pop())
+        return create(self, kind, body)
+
+    monkeypatch.setattr(kubernetes_api.KubernetesApi, "create", create_second)
+
+
+def test_a_foreign_cluster_that_was_first_is_left_alone(
+    kuberay_server: KubernetesServer, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setting = make()
+    manifest = ray_cluster("maze", setting.config, IMAGE)
+    manifest["metadata"] |= {"labels": {}, "annotations": {}}
+    first_to_create(kuberay_server, monkeypatch, manifest)
+    assert "is somebody else's" in reason(setting.start)
+    setting.stop()
+    assert kuberay_server.made("delete", "rayclusters") == []
+    assert len(kuberay_server.store.items(RAY_CLUSTER)) == 1
+
+
+def test_a_cluster_of_another_image_that_was_first_is_replaced(
+    kuberay_server: KubernetesServer, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setting = make()
+    older = IMAGE.model_copy(update={"reference": IMAGE.reference.replace("a" * 64, "b" * 64)})
+    first_to_create(kuberay_server, monkeypatch, ray_cluster("maze", setting.config, older))
+    setting.start()
+    assert len(kuberay_server.made("delete", "rayclusters")) == 1
+    (found,) = kuberay_server.store.items(RAY_CLUSTER)
+    (ray,) = found["spec"]["headGroupSpec"]["template"]["spec"]["containers"]
+    assert ray["image"] == IMAGE.reference
+
+
+def test_a_digest_without_our_label_makes_no_cluster_ours(
+    kuberay_server: KubernetesServer, make: Make
+) -> None:
+    """As of a manifest of ours that somebody has copied."""
+    setting = make()
+    manifest = ray_cluster("maze", setting.config, IMAGE)
+    manifest["metadata"]["labels"] = {}
+    kuberay_server.store.create(RAY_CLUSTER, "ariadne", manifest)
+    assert setting.find() is None
+    assert "is somebody else's" in reason(setting.start)
+
+
+def test_a_cluster_that_is_replaced_while_it_ends_ends_the_wait_and_not_the_new_one(
+    kuberay_server: KubernetesServer, dashboard: Dashboard, make: Make
+) -> None:
+    may_end = threading.Event()
+
+    def lingers(cluster: Operated) -> None:
+        comes_up(dashboard.port)(cluster)
+        may_end.wait()
+
+    kuberay_server.operators.operator = lingers
+    setting = make()
+    setting.start()
+    kuberay_server.operators.operator = comes_up(dashboard.port)
+    store = kuberay_server.store
+    manifest = ray_cluster("maze", setting.config, IMAGE)
+
+    def another_comes() -> None:
+        """At once, before anybody has seen the gap."""
+        with store.changed:
+            may_end.set()
+            store.changed.wait_for(lambda: not store.items(RAY_CLUSTER), 20)
+            store.create(RAY_CLUSTER, "ariadne", manifest)
+
+    flow = threading.Thread(target=setting.stop)
+    flow.start()
+    wait_until(lambda: kuberay_server.made("delete", "rayclusters"))
+    another_comes()
+    flow.join(20)
+    assert not flow.is_alive() and uid(kuberay_server)
+    assert len(kuberay_server.made("delete", "rayclusters")) == 1
