@@ -11,7 +11,7 @@ from functools import cached_property
 from configs.schema import ClusterConfig
 from tasks.backends import ray_manifest
 from tasks.backends.kuberay_adoption import misfits
-from tasks.backends.kuberay_reasons import Reason, Scene, explain
+from tasks.backends.kuberay_reasons import Reason, Scene, about, explain
 from tasks.backends.kubernetes_api import (
     CLAIMS,
     EVENTS,
@@ -208,10 +208,12 @@ class KubeRay:
         if cluster is None:
             raise KubernetesError(f"RayCluster {name} is gone: somebody has deleted it", 404)
         queued = "kueue.x-k8s.io/queue-name" in cluster["metadata"].get("labels", {})
+        pods = self._api.list(PODS, labels=f"{CLUSTER_LABEL}={name}")
+        events = self._visible(EVENTS, fields="involvedObject.kind=Pod")
         return Scene(
             cluster=cluster,
-            pods=self._api.list(PODS, labels=f"{CLUSTER_LABEL}={name}"),
-            events=self._visible(EVENTS, fields="involvedObject.kind=Pod"),
+            pods=pods,
+            events=about(pods, events),
             nodes=self._visible(NODES),
             workloads=self._visible(WORKLOADS) if queued else [],
         )

@@ -111,7 +111,7 @@ def _of_container(waiting: Object, pod: Object, events: list[Object]) -> Reason:
         return Reason(f"its image cannot be pulled ({why}): {said}", hopeless=True)
     if why.startswith(_BROKEN):
         return Reason(f"its container does not start ({why}): {said}", hopeless=True)
-    warnings = [e for e in events if e.get("type") == "Warning" and _is_about(e, pod)]
+    warnings = [e for e in about([pod], events) if e.get("type") == "Warning"]
     if warnings:
         last = warnings[-1]
         return Reason(f"{last.get('reason', '')}: {_short(last.get('message', ''))}")
@@ -147,8 +147,17 @@ def _state(node: Object, *, asks_health: bool) -> str:
     return "closed to new pods" if node.get("spec", {}).get("unschedulable") else ""
 
 
-def _is_about(event: Object, pod: Object) -> bool:
-    return event.get("involvedObject", {}).get("uid") == pod["metadata"]["uid"]
+def about(pods: list[Object], events: list[Object]) -> list[Object]:
+    """The events of these pods, the newest last."""
+    uids = {pod["metadata"]["uid"] for pod in pods}
+    ours = [event for event in events if event.get("involvedObject", {}).get("uid") in uids]
+    return sorted(ours, key=_time_of)
+
+
+def _time_of(event: Object) -> str:
+    """Kubernetes writes one of these, in UTC and so that text sorts as time."""
+    made = event["metadata"].get("creationTimestamp", "")
+    return event.get("lastTimestamp") or event.get("eventTime") or made
 
 
 def _owners(item: Object) -> list[Object]:

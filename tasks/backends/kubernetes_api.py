@@ -242,7 +242,7 @@ class KubernetesApi:
 _ADVICE = {
     401: "; are the credentials of cluster.kuberay.api still good?",
     403: "; an administrator can apply configs/kuberay-rbac.yaml",
-    404: "; are KubeRay and the namespace of cluster.kuberay there?",
+    404: "; is KubeRay installed, and is the namespace there?",
 }
 
 

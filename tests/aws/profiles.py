@@ -1,10 +1,15 @@
-"""Configurations of Kubernetes clusters to test with, from the profile that is shipped."""
+"""Clusters to test with: configurations from the profile that is shipped, and backends of them."""
 
+from pathlib import Path
 from typing import Any
 
 from configs.loader import load_config
 from configs.schema import ClusterConfig
-from tasks.backends.protocols import Image
+from tasks.backends.kuberay import KubeRay
+from tasks.backends.protocols import Cluster, Image
+from tests.kubernetes_api.server import KubernetesServer
+
+Object = dict[str, Any]
 
 IMAGE = Image(
     digest="2" * 64,
@@ -23,3 +28,31 @@ def cluster_config(**changes: Any) -> ClusterConfig:
     """`configs/hyperpod.toml`'s cluster; `kuberay__queue="q"` sets cluster.kuberay.queue."""
     given = {f"cluster.{key.replace('__', '.')}": value for key, value in changes.items()}
     return load_config("hyperpod", given).cluster
+
+
+class Setting:
+    """A profile and its backend on one server."""
+
+    def __init__(self, server: KubernetesServer, folder: Path, **changes: Any) -> None:
+        api = {key: str(value) for key, value in server.access(folder).items()}
+        url = {"kuberay__dashboard_url": "http://127.0.0.1:{port}"}
+        self.config = cluster_config(**({"kuberay__api": api, **url} | changes))
+        self.backend = KubeRay(self.config)
+
+    def find(self, image: Image = IMAGE) -> Cluster | None:
+        return self.backend.find("maze", self.config, image)
+
+    def start(self, image: Image = IMAGE) -> Cluster:
+        return self.backend.start("maze", self.config, image)
+
+    def stop(self) -> None:
+        self.backend.stop("maze")
+
+
+def claim() -> Object:
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": "fsx-claim", "namespace": "ariadne"},
+        "spec": {"accessModes": ["ReadWriteMany"]},
+    }

@@ -229,7 +229,7 @@ def test_kinds_that_are_not_installed_are_not_found(api: KubernetesApi) -> None:
     missing = kubernetes_api.Kind("rayjobs", "ray.io")
     with pytest.raises(KubernetesError, match="could not find the requested resource") as caught:
         api.list(missing)
-    assert caught.value.status == 404
+    assert caught.value.status == 404 and "is KubeRay installed" in str(caught.value)
 
 
 def _address(bound: socket.socket) -> str:

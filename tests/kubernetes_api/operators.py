@@ -89,7 +89,7 @@ class Operated:
         self.store.patch(POD, self.namespace, name, {"status": status or RUNNING}, status=True)
         return name
 
-    def warn(self, pod: str, reason: str, message: str) -> None:
+    def warn(self, pod: str, reason: str, message: str, at: str = NOW) -> None:
         """A Warning event about a pod."""
         about = self.store.get(POD, self.namespace, pod)["metadata"]
         event = {
@@ -100,6 +100,7 @@ class Operated:
             "type": "Warning",
             "reason": reason,
             "message": message,
+            "lastTimestamp": at,
         }
         self.store.create(EVENT, self.namespace, event)
 
