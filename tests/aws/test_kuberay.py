@@ -15,7 +15,7 @@ from tasks.backends.protocols import Cluster, ClusterBackend
 from tasks.backends.ray_manifest import SPEC_DIGEST, ray_cluster
 from tests.aws.dashboard import Dashboard
 from tests.aws.profiles import FSX, IMAGE, Setting, cluster_config
-from tests.kubernetes_api.operators import Operated
+from tests.kubernetes_api.operators import Operated, condition
 from tests.kubernetes_api.rbac import read_rules
 from tests.kubernetes_api.server import KubernetesServer
 from tests.kubernetes_api.store import CLAIM, POD, RAY_CLUSTER, VOLUME
@@ -130,12 +130,19 @@ def test_a_cluster_of_which_nodes_are_silent_is_not_found(
     assert setting.find() is None
 
 
+@pytest.mark.parametrize(
+    "lost",
+    [
+        {"readyWorkerReplicas": 2},
+        {"conditions": [condition("HeadPodReady", "False", "ContainersNotReady")]},
+    ],
+)
 def test_a_cluster_that_lost_a_pod_is_not_found_though_kuberay_calls_it_ready(
-    server: KubernetesServer, make: Callable[..., Setting]
+    server: KubernetesServer, make: Callable[..., Setting], lost: Object
 ) -> None:
     setting = make()
     setting.start()
-    status = {"status": {"state": "ready", "readyWorkerReplicas": 2}}
+    status = {"status": {"state": "ready", **lost}}
     server.store.patch(RAY_CLUSTER, "ariadne", "maze", status, status=True)
     assert setting.find() is None
 
