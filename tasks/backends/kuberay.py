@@ -300,9 +300,11 @@ def _is_going(found: Object) -> bool:
 
 
 def _has_all_pods(found: Object) -> bool:
-    """By KubeRay's word on the newest spec. Its `state` stays `ready` when a pod is lost later."""
+    """By KubeRay's word on the newest spec. Its `state` stays `ready` when a pod is lost later, and
+    all its status when it is deleted."""
     status = found.get("status", {})
-    if status.get("observedGeneration", 0) < found["metadata"].get("generation", 0):
+    is_old = status.get("observedGeneration", 0) < found["metadata"].get("generation", 0)
+    if is_old or _is_going(found):
         return False
     conditions = {each["type"]: each["status"] for each in status.get("conditions", [])}
     wanted = sum(

@@ -46,13 +46,38 @@ def test_a_cluster_on_its_way_out_is_neither_found_nor_adopted(
     assert uid(kuberay_server) == before
     assert setting.find() is None
     got: list[Cluster] = []
+    looks = len(kuberay_server.made("watch", "rayclusters"))
     flow = threading.Thread(target=lambda: got.append(setting.start()))
     flow.start()
-    wait_until(lambda: kuberay_server.made("watch", "rayclusters"))
+    wait_until(lambda: got or len(kuberay_server.made("watch", "rayclusters")) > looks)
     assert got == [] and len(kuberay_server.made("create", "rayclusters")) == 1
     may_end.set()
     flow.join(20)
     assert len(got) == 1 and uid(kuberay_server) != before
+
+
+def test_a_cluster_that_is_deleted_while_its_nodes_come_up_is_not_handed_out(
+    kuberay_server: KubernetesServer, dashboard: Dashboard, make: Make
+) -> None:
+    may_end = threading.Event()
+
+    def is_deleted_at_once(cluster: Operated) -> None:
+        cluster.add_pods()
+        going = {"propagationPolicy": "Foreground"}
+        cluster.store.delete(RAY_CLUSTER, "ariadne", cluster.name, going)
+        cluster.set_ready(dashboard.port)
+        may_end.wait()
+
+    kuberay_server.operators.operator = is_deleted_at_once
+    told: list[str] = []
+    setting = make()
+    flow = threading.Thread(target=lambda: told.append(reason(setting.start)))
+    flow.start()
+    wait_until(lambda: told or len(kuberay_server.made("watch", "rayclusters")) > 2)
+    assert told == []
+    may_end.set()
+    flow.join(20)
+    assert "somebody has deleted it" in told[0]
 
 
 def first_to_create(
