@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from tasks.backends import kubernetes_api
+from tasks.backends import kuberay, kubernetes_api
 from tasks.backends.protocols import Cluster
 from tasks.backends.ray_manifest import ray_cluster
 from tests.aws.dashboard import Dashboard
 from tests.aws.profiles import IMAGE, Setting
 from tests.kubernetes_api.operators import Operated, comes_up
 from tests.kubernetes_api.server import KubernetesServer
-from tests.kubernetes_api.store import RAY_CLUSTER
+from tests.kubernetes_api.store import POD, RAY_CLUSTER
 from tests.samples import reason
 from tests.waiting import wait_until
 
@@ -162,3 +162,26 @@ def test_a_cluster_that_is_replaced_while_it_ends_ends_the_wait_and_not_the_new_
     flow.join(20)
     assert not flow.is_alive() and uid(kuberay_server)
     assert len(kuberay_server.made("delete", "rayclusters")) == 1
+
+
+def test_a_pod_of_somebody_else_that_ends_meanwhile_is_not_forced(
+    kuberay_server: KubernetesServer, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a notebook that has joined the cluster, on a machine that died with a worker's."""
+    setting = make()
+    setting.start()
+    store = kuberay_server.store
+    pod = store.get(POD, "ariadne", "maze-worker-2")
+    guest = {"name": "guest", "labels": {"ray.io/cluster": "maze"}, "namespace": "ariadne"}
+    spec = pod["spec"] | {"nodeName": "maze-worker-2-n"}
+    store.create(
+        POD, "ariadne", {"apiVersion": "v1", "kind": "Pod", "metadata": guest, "spec": spec}
+    )
+    store.dead_nodes.add("maze-worker-2-n")
+    store.delete(POD, "ariadne", "guest", {})
+    monkeypatch.setattr(kuberay, "_FAREWELL_S", 1)
+    short = setting.backend._kuberay.model_copy(update={"stop_timeout_s": 0})
+    monkeypatch.setattr(setting.backend, "_kuberay", short)
+    setting.stop()
+    assert [call.name for call in kuberay_server.made("delete", "pods")] == ["maze-worker-2"]
+    assert [each["metadata"]["name"] for each in store.items(POD)] == ["guest"]
