@@ -1,5 +1,6 @@
 """What happens between two looks at the API: a cluster that goes, and one that comes, meanwhile."""
 
+import socket
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +12,7 @@ from tasks.backends.protocols import Cluster
 from tasks.backends.ray_manifest import ray_cluster
 from tests.aws.dashboard import Dashboard
 from tests.aws.profiles import IMAGE, Setting
-from tests.kubernetes_api.operators import Operated, comes_up
+from tests.kubernetes_api.operators import Operated, comes_up, pending
 from tests.kubernetes_api.server import KubernetesServer
 from tests.kubernetes_api.store import POD, RAY_CLUSTER
 from tests.samples import reason
@@ -185,3 +186,51 @@ def test_a_pod_of_somebody_else_that_ends_meanwhile_is_not_forced(
     setting.stop()
     assert [call.name for call in kuberay_server.made("delete", "pods")] == ["maze-worker-2"]
     assert [each["metadata"]["name"] for each in store.items(POD)] == ["guest"]
+
+
+def test_an_image_that_can_be_pulled_after_all_sets_the_clock_of_patience_back(
+    kuberay_server: KubernetesServer,
+    dashboard: Dashboard,
+    make: Make,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(kuberay, "_PATIENCE_S", 2)
+    go_on = threading.Event()
+
+    def operate(cluster: Operated) -> None:
+        pods = cluster.add_pods(**pending("ErrImagePull", "the registry is busy"))
+        wait_until(looks(kuberay_server, 1))
+        for pod in pods:
+            waits = {"status": pending("ContainerCreating", "")}
+            cluster.store.patch(POD, "ariadne", pod, waits, status=True)
+        go_on.wait()
+        cluster.set_ready(dashboard.port)
+        cluster.ending.wait()
+
+    kuberay_server.operators.operator = operate
+    got: list[Cluster] = []
+    flow = threading.Thread(target=lambda: got.append(make().start()))
+    flow.start()
+    wait_until(lambda: looks(kuberay_server, 6)() or not flow.is_alive())
+    go_on.set()
+    flow.join(20)
+    assert len(got) == 1
+
+
+def looks(server: KubernetesServer, num: int) -> Callable[[], bool]:
+    """Whether the backend has looked so often, about a second apart."""
+    return lambda: len(server.made("watch", "rayclusters")) >= num
+
+
+def test_an_adopted_cluster_that_is_silent_has_no_jobs_to_end(
+    kuberay_server: KubernetesServer, make: Make
+) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))  # nobody listens on it
+        url = f"http://127.0.0.1:{closed.getsockname()[1]}"
+        setting = make(kuberay__adopt="studio", kuberay__dashboard_url=url)
+        kuberay_server.store.create(
+            RAY_CLUSTER, "ariadne", ray_cluster("studio", setting.config, IMAGE)
+        )
+        setting.stop()
+    assert len(kuberay_server.store.items(RAY_CLUSTER)) == 1

@@ -1,5 +1,6 @@
 """The stand-in refuses what only a real API server would notice, and can lose its answers."""
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -132,3 +133,21 @@ def test_a_deletion_whose_answer_is_lost_is_done(
     server.lost_answers = 1
     api.delete(RAY_CLUSTERS, known)
     assert api.get(RAY_CLUSTERS, "maze") is None
+
+
+def test_a_wait_for_a_change_lasts_until_there_is_one_or_its_time_is_over(
+    server: KubernetesServer, access: ApiConfig
+) -> None:
+    """What there is already is no change: else whoever waits would ask without a pause."""
+    api = KubernetesApi.connect("ariadne", access)
+    api.create(RAY_CLUSTERS, manifest())
+    known = api.get(RAY_CLUSTERS, "maze")
+    assert known is not None
+    began = time.monotonic()
+    api.await_change(RAY_CLUSTERS, known, timeout_s=1)
+    assert time.monotonic() - began > 0.9
+    change = {"status": {"state": "ready"}}
+    server.store.patch(RAY_CLUSTER, "ariadne", "maze", change, status=True)
+    began = time.monotonic()
+    api.await_change(RAY_CLUSTERS, known, timeout_s=25)
+    assert time.monotonic() - began < 20
