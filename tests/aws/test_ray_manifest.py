@@ -129,6 +129,32 @@ def test_pods_have_time_to_save_the_step_at_hand() -> None:
         assert found and 0 < int(found[1]) < 90
 
 
+def test_tasks_run_on_the_workers_and_the_object_store_has_its_bytes() -> None:
+    head, workers = groups(made(object_store_mb=1024, cpus_per_worker=44))
+    assert head["rayStartParams"]["num-cpus"] == "0", "only drivers run on the head"
+    given = workers["rayStartParams"]
+    assert (given["num-cpus"], given["num-gpus"]) == ("44", "2")
+    for group in (head, workers):
+        assert group["rayStartParams"]["object-store-memory"] == str(1024 * 2**20)
+
+
+def test_pods_have_their_priority_and_no_node_is_emptied_under_them() -> None:
+    for group in groups(made(kuberay__pod_priority="high")):
+        assert group["template"]["spec"]["priorityClassName"] == "high"
+        annotations = group["template"]["metadata"]["annotations"]
+        assert annotations["karpenter.sh/do-not-disrupt"] == "true"
+    assert "priorityClassName" not in str(made())
+
+
+def test_variables_of_the_profile_are_in_all_pods_and_come_last() -> None:
+    given = {"NCCL_DEBUG": "INFO", "HF_HUB_OFFLINE": "0"}
+    for group in groups(made(kuberay__environment=given)):
+        variables = {each["name"]: each["value"] for each in container(group)["env"]}
+        assert variables.items() >= given.items()
+        assert variables["PYTHONPATH"] == IMAGE.app
+        assert len(variables) == len(container(group)["env"]), "no name twice"
+
+
 def test_pods_run_the_image_by_its_digest_under_the_service_account() -> None:
     for group in groups(made(kuberay__service_account="ray-pods")):
         assert container(group)["image"] == IMAGE.reference
