@@ -3,6 +3,7 @@
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
+from typing import IO
 
 from prefect import task
 from prefect.cache_policies import NO_CACHE
@@ -36,19 +37,28 @@ def ray_cluster(context: Context, image: Image) -> Generator[None]:
     Stages adopt it, and start another when it is lost. A flow that is killed leaves it
     and the job in it: whoever comes next adopts both.
     """
-    with _alone(context):
+    with _alone(context) as holding:
         try:
             start_cluster(context, image)
             yield
         except Exception:
-            release_cluster(context)
+            _give_back(context, holding)
             raise
-        release_cluster(context)
+        _give_back(context, holding)
+
+
+def _give_back(context: Context, holding: IO[str]) -> None:
+    """A cluster that could not be released keeps its holder: the sweep finds it by that."""
+    release_cluster(context)
+    holding.truncate(0)
 
 
 @contextmanager
-def _alone(context: Context) -> Generator[None]:
-    """Wait until no other flow of this home works on the cluster; a dead one holds nothing."""
+def _alone(context: Context) -> Generator[IO[str]]:
+    """Wait until no other flow of this home works on the cluster; a dead one holds nothing.
+
+    Yields the lock's file, which says who holds the cluster.
+    """
     path = context.home.runtime / f"cluster-{context.config.name}.lock"
     with path.open("a+") as file:
         if not take_lock(file):
@@ -59,10 +69,7 @@ def _alone(context: Context) -> Generator[None]:
         holder = Holder(flow_run_id=str(flow_run.id), run_id=context.run.run_id)
         file.write(holder.model_dump_json())
         file.flush()
-        try:
-            yield
-        finally:  # not reached by a process that is killed: what it held is found by its name
-            file.truncate(0)
+        yield file
 
 
 @task(task_run_name="cluster", cache_policy=NO_CACHE)

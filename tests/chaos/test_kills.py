@@ -13,6 +13,7 @@ import httpx
 import psutil
 import pytest
 
+from tasks import services
 from tasks.backends.supervisord import Supervisord
 from tests.chaos.conftest import Begin
 from tests.chaos.trial import TRAINER, Facts, Row, Trial
@@ -122,12 +123,11 @@ def test_prefect_server(begin: Begin, undisturbed: Facts, report: Report) -> Non
 def test_tracker_away(begin: Begin, undisturbed: Facts, report: Report) -> None:
     trial = begin()
     trial.wait_for_step(1)
-    supervisor = Supervisord(trial.home)
-    trial.strike(lambda: supervisor.stop("mlflow"))
+    trial.strike(lambda: Supervisord(trial.home).stop("mlflow"))
     trial.wait_for_step(3)
     with pytest.raises(httpx.HTTPError):
         httpx.get(f"{trial.api('mlflow_url')}/health", timeout=5)
-    supervisor.start("mlflow")
+    services.up(trial.home)
     ends_undisturbed(trial, undisturbed, report, "MLflow away for two steps")
 
 

@@ -38,7 +38,8 @@ def main() -> None:
             time.sleep(_SECONDS)  # the length of the measurement
         say(name, load)
     if len({hosted.adapter_digest for hosted in history(home)}) < 2:
-        sys.exit("no other adapter was hosted before: no switch was measured")
+        sys.stdout.write("no other adapter was hosted before: no switch was measured\n")
+        return
     for name in ("rollback", "rollback of the rollback"):
         with steady_load(url, ("base", alias), _NUM_CLIENTS) as load:
             seconds = roll_back(home, url)
