@@ -7,6 +7,7 @@ import pytest
 
 from configs.loader import ROOT
 from configs.schema import ClusterConfig
+from tasks.backends.kuberay_adoption import misfits
 from tasks.backends.ray_manifest import ray_cluster
 from tests.aws.dashboard import Dashboard
 from tests.aws.profiles import IMAGE, Setting
@@ -63,11 +64,12 @@ def test_a_cluster_made_in_studio_is_adopted_and_stays(
     dashboard.jobs = [
         {"submission_id": "run-attempt-1", "status": "RUNNING", "metadata": ours},
         {"submission_id": "run-attempt-0", "status": "FAILED", "metadata": ours},
+        {"submission_id": "run-attempt-2", "status": "PENDING", "metadata": ours},
         {"submission_id": "theirs", "status": "RUNNING", "metadata": {}},
         {"submission_id": "theirs-too", "status": "RUNNING", "metadata": None},
     ]
     setting.stop()
-    assert dashboard.stopped == ["run-attempt-1"]
+    assert dashboard.stopped == ["run-attempt-1", "run-attempt-2"]
     (after,) = server.store.items(RAY_CLUSTER)
     assert after["spec"] == before["spec"] and after["metadata"]["uid"] == before["metadata"]["uid"]
     assert {call.verb for call in server.calls} == {"get", "list"}
@@ -148,3 +150,15 @@ def test_a_studio_cluster_that_is_not_there_is_asked_for(make: Callable[..., Set
     setting = make(kuberay__adopt="studio")
     assert setting.find() is None
     assert "namespace ariadne has no RayCluster studio: make it" in reason(setting.start)
+
+
+def test_a_worker_of_several_machines_counts_as_several(
+    server: KubernetesServer, make: Callable[..., Setting]
+) -> None:
+    setting = make(kuberay__adopt="studio")
+    manifest = foreign(setting.config)
+    manifest["spec"]["workerGroupSpecs"][0] |= {"replicas": 1, "minReplicas": 1, "numOfHosts": 3}
+    assert misfits(manifest, setting.config, IMAGE) == []
+    manifest["spec"]["workerGroupSpecs"][0]["numOfHosts"] = 2
+    (told,) = misfits(manifest, setting.config, IMAGE)
+    assert told == "it has 2 workers with at least 2 GPUs, not 3"
