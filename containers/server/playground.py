@@ -22,7 +22,9 @@ from containers.trainer.wilson import layout_from_seed
 PAGE = Path(__file__).with_name("page")
 _FILES = ("index.html", "page.css", "page.js")
 _NO_STORE = {"cache-control": "no-store"}
-_POLICY = {"content-security-policy": "default-src 'self'; frame-ancestors 'none'"}
+_POLICY = {
+    "content-security-policy": "default-src 'self'; img-src data:; frame-ancestors 'none'",
+}
 _TIMEOUT_S = 60
 
 
