@@ -17,6 +17,7 @@ from tasks.backends.protocols import Cluster, Image
 from tasks.context import Context
 from tasks.home import take_lock
 from tasks.records import ClusterRecord
+from tasks.turn import Superseded
 
 _POLL_S = 2.0
 
@@ -41,6 +42,8 @@ def ray_cluster(context: Context, image: Image) -> Generator[None]:
         try:
             start_cluster(context, image)
             yield
+        except Superseded:  # the cluster is its successor's by now
+            raise
         except Exception:
             _give_back(context, holding)
             raise

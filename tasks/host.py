@@ -17,6 +17,7 @@ from configs.digests import digest_of
 from configs.jobs import SolveJob
 from configs.serving import ServedAdapter
 from tasks import records
+from tasks.adapters import read_intact
 from tasks.backends.protocols import Endpoint, HostedModel, Image
 from tasks.context import Context
 from tasks.gate import find_decision, is_outdated
@@ -170,4 +171,9 @@ def _at_hand(context: Context, decision: GateRecord) -> ServedAdapter | None:
         return None
     if run.file.base_digest != context.run.file.base_digest:
         return None
+    if run.config.train.lora.rank > context.config.train.lora.rank:
+        return None  # the servers make room for adapters of this run's rank
+    manifest = read_intact(folder)
+    if manifest is None or manifest.digest != before.adapter_digest:
+        return None  # trained anew since, or damaged: what answered then is no longer there
     return ServedAdapter(digest=before.adapter_digest, folder=folder)

@@ -62,7 +62,9 @@ class Door:
         self.serving: Serving | None = None
         self.replicas = [Replica(url) for url in self.wanted.replicas]
         self.in_flight = 0
-        self.client = httpx.AsyncClient(timeout=_ANSWER_TIMEOUT_S)
+        # The bound is on requests at the door: a full pool must not look like a dead server.
+        unlimited = httpx.Limits(max_connections=None)
+        self.client = httpx.AsyncClient(timeout=_ANSWER_TIMEOUT_S, limits=unlimited)
 
     async def keep_looking(self) -> None:
         while True:
@@ -202,7 +204,7 @@ async def read_body(request: Request) -> dict[str, Any]:
     """
     try:
         raw = await asyncio.wait_for(_read_bounded(request), _BODY_TIMEOUT_S)
-        body = json.loads(raw)
+        body = json.loads(raw, parse_constant=_refuse_constant)
     except TimeoutError:
         raise Refused(408, f"the request did not arrive within {_BODY_TIMEOUT_S} s") from None
     except ClientDisconnect:
@@ -212,6 +214,10 @@ async def read_body(request: Request) -> dict[str, Any]:
     if not isinstance(body, dict):
         raise Refused(400, "the request is no JSON object")
     return body
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")
 
 
 async def _read_bounded(request: Request) -> bytes:
@@ -277,7 +283,7 @@ async def ask_for_key(request: Request, go_on: RequestResponseEndpoint) -> Respo
     key = os.environ.get("VLLM_API_KEY")
     given = request.headers.get("authorization", "").removeprefix("Bearer ")
     is_open = request.url.path in _OPEN or request.url.path.startswith("/page/")
-    if key and not is_open and not hmac.compare_digest(given, key):
+    if key and not is_open and not hmac.compare_digest(given.encode(), key.encode()):
         return refuse(request, Refused(401, "a valid API key is needed"))
     return await go_on(request)
 

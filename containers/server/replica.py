@@ -54,7 +54,7 @@ class Replica:
                 await self._load_missing(client, loaded, serving)
                 await asyncio.to_thread(prove, self.url, serving)
                 self.proven = serving.generation
-            self.fault = ""
+            self.refuted, self.fault = 0, ""
             await self._unload_others(client, loaded, serving)
         except httpx.TransportError as error:
             self.lose(error)
@@ -65,7 +65,7 @@ class Replica:
 
     def lose(self, error: Exception) -> None:
         """It may come back as another process: until it is proven again it takes no traffic."""
-        self.proven = 0
+        self.proven = self.refuted = 0
         self.fault = f"it does not answer ({type(error).__name__})"
 
     async def _loaded(self, client: httpx.AsyncClient) -> list[str]:

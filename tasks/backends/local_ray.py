@@ -5,6 +5,7 @@ head of a real cluster it only runs the drivers.
 """
 
 import os
+import re
 import time
 from pathlib import Path
 
@@ -62,17 +63,21 @@ class LocalRay:
         return self._cluster(name, ports, alive)
 
     def stop(self, name: str) -> None:
-        for state in self._processes.states():
-            if state.name.startswith(f"ray-{name}-"):
-                self._processes.remove(state.name)
+        for node in self._nodes(name):
+            self._processes.remove(node)
         self._file(name).unlink(missing_ok=True)
 
     def diagnose(self, name: str) -> str:
         """The stacks of all processes of the cluster, node by node."""
-        nodes = [s.name for s in self._processes.states() if s.name.startswith(f"ray-{name}-")]
+        nodes = self._nodes(name)
         mark = {leftovers.MARK: str(self._home.root)}
         parts = [f"#### {node}\n{stacks.dump(mark | {leftovers.NAME: node})}" for node in nodes]
         return "\n\n".join(parts) + "\n"
+
+    def _nodes(self, name: str) -> list[str]:
+        """The kept programs of this cluster and of none whose name begins alike."""
+        own = re.compile(rf"ray-{re.escape(name)}-(head|worker-\d+)")
+        return [s.name for s in self._processes.states() if own.fullmatch(s.name)]
 
     def _head(self, name: str, config: ClusterConfig, image: Image, ports: _Ports) -> ProcessSpec:
         arguments = (

@@ -81,6 +81,8 @@ class VllmServer:
         status = self._status(model)
         if status is None or status.serving != wish.generation:
             return False
+        if status.champion_digest != wish.champion.digest:  # the door of another home, perhaps
+            return False
         proven = [replica.proven == wish.generation for replica in status.replicas]
         return len(proven) == len(wish.replicas) and all(proven)
 

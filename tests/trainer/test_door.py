@@ -238,7 +238,7 @@ def test_a_request_for_what_is_not_there_is_refused(
     assert word in answer.json()["error"]["message"]
 
 
-@pytest.mark.parametrize("raw", [b"{", b"\xff", b"[" * 100_000])
+@pytest.mark.parametrize("raw", [b"{", b"\xff", b"[" * 100_000, b'{"temperature": NaN}'])
 def test_what_is_no_json_is_refused(hosting: Hosting, raw: bytes) -> None:
     url = f"http://127.0.0.1:{hosting.port}/v1/chat/completions"
     assert httpx.post(url, content=raw, timeout=30).status_code == 400
@@ -279,6 +279,8 @@ def test_the_key_is_asked_for_where_there_is_one(
     for path in ("/v1/models", "/status"):
         assert hosting.get(path).status_code == 401
         assert hosting.get(path, headers={"authorization": "Bearer wrong"}).status_code == 401
+        strange = {"authorization": b"Bearer \xc3\xbc"}
+        assert hosting.get(path, headers=strange).status_code == 401
         assert hosting.get(path, headers=right).status_code == 200
     assert hosting.ask().status_code == 401
     assert hosting.ask(headers=right).status_code == 200
