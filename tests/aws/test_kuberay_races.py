@@ -108,19 +108,6 @@ def test_a_foreign_cluster_that_was_first_is_left_alone(
     assert len(kuberay_server.store.items(RAY_CLUSTER)) == 1
 
 
-def test_a_cluster_of_another_image_that_was_first_is_replaced(
-    kuberay_server: KubernetesServer, make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    setting = make()
-    older = IMAGE.model_copy(update={"reference": IMAGE.reference.replace("a" * 64, "b" * 64)})
-    first_to_create(kuberay_server, monkeypatch, ray_cluster("maze", setting.config, older))
-    setting.start()
-    assert len(kuberay_server.made("delete", "rayclusters")) == 1
-    (found,) = kuberay_server.store.items(RAY_CLUSTER)
-    (ray,) = found["spec"]["headGroupSpec"]["template"]["spec"]["containers"]
-    assert ray["image"] == IMAGE.reference
-
-
 def test_a_digest_without_our_label_makes_no_cluster_ours(
     kuberay_server: KubernetesServer, make: Make
 ) -> None:
