@@ -50,8 +50,9 @@ class Serving(ServingFact):
     previous: ServedAdapter | None
     """Kept loaded, so that going back takes seconds."""
     probes: tuple[Probe, ...] = Field(min_length=1)
-    replicas: tuple[str, ...] = Field(min_length=1)
-    """Addresses of the model servers."""
+    replicas: tuple[Path, ...] = Field(min_length=1)
+    """Sockets of the model servers. They load any adapter for whoever reaches them, so they have
+    no port: a socket is reached by its owner only."""
     mazes: MazeConfig
     max_action_tokens: int
 
@@ -68,7 +69,7 @@ class Serving(ServingFact):
 class ReplicaStatus(ServingFact):
     """One replica as the door knows it."""
 
-    url: str
+    name: str
     proven: int
     """Generation whose champion it has been proven to serve; 0 for none."""
     in_flight: int
@@ -81,6 +82,8 @@ class ReplicaStatus(ServingFact):
 class DoorStatus(ServingFact):
     """What the door says of itself."""
 
+    file: Path
+    """The wish it follows: another home's door follows another."""
     wanted: int
     """Generation of the file."""
     serving: int

@@ -10,7 +10,7 @@ from tasks.cluster import ray_cluster
 from tasks.context import reopen
 from tasks.evaluate import evaluate as evaluate_adapter
 from tasks.evaluate import find_evaluation
-from tasks.evaluation_page import publish_report
+from tasks.evaluation_page import link_report, make_report
 from tasks.gate import judge
 from tasks.image import build_image
 from tasks.registry import register
@@ -42,7 +42,7 @@ def evaluate(run_id: RunId, step: Step) -> int:
                 scores = evaluate_adapter(context, image, adapter)
         decision = judge(context, scores)
         register(context, decision)
-        publish_report(context, scores, decision)
+        link_report(context, scores, make_report(context, scores, decision))
         report_mazes(context, scores)
         report_decision(decision)
     return scores.num_solved

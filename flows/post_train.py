@@ -17,7 +17,7 @@ from tasks.check import check_plan
 from tasks.cluster import ray_cluster
 from tasks.context import begin
 from tasks.evaluate import evaluate, find_evaluation
-from tasks.evaluation_page import publish_report
+from tasks.evaluation_page import link_report, make_report
 from tasks.gate import NOT_PROMOTED, judge
 from tasks.host import host_adapter
 from tasks.image import build_image
@@ -74,7 +74,7 @@ def post_train(
     given = {key: value for key, value in overrides.items() if value is not None}
     context = begin(load_config(profile, given), run_name)
     image = build_image(context, force=force_rebuild)
-    with tracked_run(context) as tracked:
+    with tracked_run(context):
         trained = find_training(context.run)
         scores = find_evaluation(context, trained.adapter) if trained else None
         if trained is None or scores is None:
@@ -83,10 +83,11 @@ def post_train(
                 trained = trained or train(context, image)
                 scores = evaluate(context, image, trained.adapter)
         decision = judge(context, scores)
-        publish_report(context, scores, decision)
+        report = make_report(context, scores, decision)
         hosted = host_adapter(context, image, decision) if decision.promoted else None
+        tracked = track_results(context, scores, decision)
+        link_report(context, scores, report)
         version = register(context, decision, hosted)
-        track_results(context, scores, decision)
         report_run(context, trained, scores, decision, hosted, version, tracked)
     if not decision.promoted:
         return Completed(name=NOT_PROMOTED, message=decision.reason)

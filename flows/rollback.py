@@ -6,7 +6,7 @@ from tasks.context import reopen
 from tasks.gate import require_decision
 from tasks.home import Home
 from tasks.host import host_adapter
-from tasks.hosted import previous, rolling_back
+from tasks.hosted import choose_rollback
 from tasks.image import build_image
 from tasks.registry import register
 from tasks.turn import turn
@@ -16,11 +16,13 @@ from tasks.turn import turn
 def rollback() -> str:
     """Serve what was served before the current adapter; returns the endpoint."""
     home = Home.from_environment()
-    earlier = previous(home)
-    context = reopen(earlier.run_id)
+    chosen = choose_rollback(home)
+    context = reopen(chosen.to.run_id)
     with turn(context.run):
-        decision = require_decision(context.run, context.run.adapter(earlier.step))
+        decision = require_decision(context.run, context.run.adapter(chosen.to.step))
         image = build_image(context)
-        hosted = host_adapter(context, image, decision, rolling_back(home))
+        hosted = host_adapter(
+            context, image, decision, chosen.promotion, chosen.instead_of.adapter_digest
+        )
         register(context, decision, hosted)
     return hosted.endpoint.url

@@ -19,6 +19,7 @@ from tasks.context import Context
 from tasks.evaluation_report import EvaluationReport, GateDecision, build_report
 from tasks.records import EvaluateRecord, GateRecord, write_whole
 from tasks.report import PAGE, report_page
+from tasks.track import AWAY_RETRIES, AWAY_RETRY_S, is_away
 
 _SOURCES = Path(__file__).with_name("pages")
 _SCRIPTS = ("drawing.js", "charts.js", "replay.js", "start.js")
@@ -34,27 +35,26 @@ _MEANINGS = {
 }
 
 
-def publish_report(context: Context, scores: EvaluateRecord, decision: GateRecord) -> None:
-    """Write the page beside the adapter's results, log it to the tracker, link it for people.
+@task(task_run_name="evaluation report", cache_policy=NO_CACHE)
+def make_report(context: Context, scores: EvaluateRecord, decision: GateRecord) -> EvaluationReport:
+    """Write the page beside the adapter's results.
 
     Raises:
         ValueError: one line: the results are incomplete, damaged, or not of these mazes.
     """
-    link_report(context, scores, make_report(context, scores, GateDecision.of(decision)))
-
-
-@task(task_run_name="evaluation report", cache_policy=NO_CACHE)
-def make_report(
-    context: Context, scores: EvaluateRecord, decision: GateDecision
-) -> EvaluationReport:
-    """Write the page; a file that is damaged does not mend by trying again."""
-    report = build_report(context.run, scores, decision)
+    report = build_report(context.run, scores, GateDecision.of(decision))
     page = write_report(report, scores.results)
     get_run_logger().info("report: %s", page)
     return report
 
 
-@task(task_run_name="track report", cache_policy=NO_CACHE, retries=3, retry_delay_seconds=2)
+@task(
+    task_run_name="track report",
+    cache_policy=NO_CACHE,
+    retries=AWAY_RETRIES,
+    retry_delay_seconds=AWAY_RETRY_S,
+    retry_condition_fn=is_away,
+)
 def link_report(context: Context, scores: EvaluateRecord, report: EvaluationReport) -> None:
     """Log the page to the tracker and link it on the flow run's page."""
     page = scores.results / PAGE

@@ -15,7 +15,7 @@ from configs.schema import GateConfig
 from tasks import records
 from tasks.context import Context
 from tasks.evaluate import require_intact
-from tasks.hosted import champion, is_rolled_back
+from tasks.hosted import champion, is_replaced, is_rolled_back
 from tasks.paired import pair, wilson
 from tasks.plays import candidate_player, inputs_of, read_any_summary
 from tasks.records import Comparison, EvaluateRecord, GateRecord, HeldOutScore
@@ -44,6 +44,7 @@ def judge(context: Context, scores: EvaluateRecord) -> GateRecord:
         *_broken_by_gain(policy, mine, base),
         *_broken_by_champion(policy, scores, against),
         *_broken_by_rollback(context, scores),
+        *_broken_by_replacement(context, scores, against),
     ]
     record = GateRecord(
         inputs=scores.inputs,
@@ -139,6 +140,17 @@ def _broken_by_rollback(context: Context, scores: EvaluateRecord) -> list[str]:
     """Else a schedule would undo at night what an operator has done by day."""
     rolled_back = is_rolled_back(context.home, scores.adapter_digest)
     return ["it served before and was rolled back"] if rolled_back else []
+
+
+def _broken_by_replacement(
+    context: Context, scores: EvaluateRecord, against: Comparison | None
+) -> list[str]:
+    """Else two equals that a schedule trains in turn would replace each other for ever."""
+    if against is None or not is_replaced(context.home, scores.adapter_digest):
+        return []
+    if len(against.wins) > len(against.losses):
+        return []
+    return [f"it served before and was replaced; {_against_champion(against)}"]
 
 
 def _merits(mine: EvaluationSummary, base: Comparison, against: Comparison | None) -> str:

@@ -19,10 +19,11 @@ from configs.serving import ServedAdapter
 from tasks import records
 from tasks.adapters import read_intact
 from tasks.backends.protocols import Endpoint, HostedModel, Image
+from tasks.backends.wiring import make_backends
 from tasks.context import Context
 from tasks.gate import find_decision, is_outdated
 from tasks.home import Home, take_lock
-from tasks.hosted import Hosted, champion, remember
+from tasks.hosted import Hosted, champion, history, remember
 from tasks.proof import choose_probes
 from tasks.records import EvaluateRecord, GateRecord, HostRecord, Promotion
 from tasks.run_dir import open_run
@@ -33,7 +34,11 @@ _POLL_S = 0.5
 
 @task(task_run_name="host", cache_policy=NO_CACHE)
 def host_adapter(
-    context: Context, image: Image, decision: GateRecord, promotion: Promotion | None = None
+    context: Context,
+    image: Image,
+    decision: GateRecord,
+    promotion: Promotion | None = None,
+    instead_of: str | None = None,
 ) -> HostRecord:
     """Serve the adapter of `decision`, or see that it is served.
 
@@ -42,15 +47,18 @@ def host_adapter(
         image: What the server runs in.
         decision: The gate's record on the adapter.
         promotion: Whose word it is served on. None: the gate's.
+        instead_of: Digest of the adapter that it was chosen to replace. None: of any.
 
     Raises:
-        ValueError: the adapter is not the one that was measured, the gate rejected it, or has
-            judged it against another adapter than the one now serving.
+        ValueError: the adapter is not the one that was measured, the gate rejected it, has
+            judged it against another adapter than the one now serving, or another one serves
+            than it was to replace.
         RuntimeError: the server does not serve it.
     """
     check_turn(context.run)
     with hosting(context.home):
         _check_decision(context, decision, promotion)
+        _check_replaced(context.home, decision, instead_of)
         endpoint = _serve(context, _model(context, image, decision))
         promotion = promotion or Promotion.now("gate", "gate", decision.reason)
         hosted = Hosted(
@@ -84,6 +92,20 @@ def hosting(home: Home) -> Generator[None]:
         yield
 
 
+def put_back(home: Home) -> str | None:
+    """Undo what a flow that died in this stage has left half done; the champion served again.
+
+    Nothing serves that the history does not know: what it names last is put back to service.
+    """
+    with (home.hosting / ".lock").open("a") as file:
+        served = history(home) if take_lock(file) else []  # else a flow is at it
+        if not served:
+            return None
+        digest = served[-1].adapter_digest
+        config = open_run(home.runs, served[-1].run_id).config
+        return digest if make_backends(config, home).models.put_back(digest) else None
+
+
 def solve_job_file(home: Home) -> Path:
     """How to reach what is hosted now."""
     return home.hosting / "endpoint.json"
@@ -108,6 +130,17 @@ def _check_decision(context: Context, decision: GateRecord, promotion: Promotion
         raise ValueError(
             f"{which} was judged by another policy or against another adapter than the one that "
             "serves now: run the deployment evaluate/evaluate for it, or post-train again"
+        )
+
+
+def _check_replaced(home: Home, decision: GateRecord, instead_of: str | None) -> None:
+    """What was chosen while another adapter served may be chosen wrongly by now."""
+    if instead_of is None:
+        return
+    if history(home)[-1].adapter_digest not in (instead_of, decision.adapter_digest):
+        raise ValueError(
+            f"adapter {instead_of[:12]} was to be replaced, and another one was put to service "
+            "meanwhile: look at what serves now, then start the flow again if it is still wanted"
         )
 
 

@@ -4,6 +4,8 @@ The last line is the champion, the adapter that serves now. The registry's alias
 this file.
 """
 
+from dataclasses import dataclass
+
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from tasks.home import Home
@@ -49,8 +51,22 @@ def champion(home: Home, candidate_digest: str) -> Hosted | None:
     return others[-1] if others else None
 
 
-def previous(home: Home) -> Hosted:
-    """What served before the adapter that serves now.
+@dataclass(frozen=True)
+class Rollback:
+    """What is to serve again, and instead of what."""
+
+    to: Hosted
+    instead_of: Hosted
+
+    @property
+    def promotion(self) -> Promotion:
+        bad = self.instead_of
+        why = f"instead of adapter {bad.adapter_digest[:12]}, step {bad.step} of run {bad.run_id}"
+        return Promotion.now("rollback", "rollback", why)
+
+
+def choose_rollback(home: Home) -> Rollback:
+    """From what serves now to what served before it.
 
     Raises:
         ValueError: nothing did.
@@ -59,7 +75,13 @@ def previous(home: Home) -> Hosted:
     earlier = champion(home, served[-1].adapter_digest) if served else None
     if earlier is None:
         raise ValueError("nothing to roll back to: no other adapter was hosted before")
-    return earlier
+    return Rollback(to=earlier, instead_of=served[-1])
+
+
+def is_replaced(home: Home, adapter_digest: str) -> bool:
+    """The adapter served, and another one does now."""
+    served = [hosted.adapter_digest for hosted in history(home)]
+    return adapter_digest in served[:-1] and served[-1] != adapter_digest
 
 
 def is_rolled_back(home: Home, adapter_digest: str) -> bool:
@@ -89,10 +111,3 @@ def on_word_of(operator: str, reason: str) -> Promotion | None:
         raise ValueError(
             f"to overrule the gate give your name and a reason: {first['loc'][0]}: {first['msg']}"
         ) from None
-
-
-def rolling_back(home: Home) -> Promotion:
-    """The promotion of what served before the adapter that serves now."""
-    now = history(home)[-1]
-    why = f"instead of adapter {now.adapter_digest[:12]}, step {now.step} of run {now.run_id}"
-    return Promotion.now("rollback", "rollback", why)

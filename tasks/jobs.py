@@ -25,14 +25,16 @@ def follow(jobs: Jobs, submission_id: str, on_poll: Callable[[], None]) -> JobSt
 
     The job goes on when the caller dies or `on_poll` raises: whoever comes next adopts it.
     """
-    last_seen = time.monotonic()
+    unknown_since: float | None = None
     while True:
         status = jobs.status(submission_id)
         on_poll()
         if status in ("succeeded", "failed", "stopped"):
             return status
         if status != "unknown":
-            last_seen = time.monotonic()
-        elif time.monotonic() - last_seen > _LOST_AFTER_S:
+            unknown_since = None
+        elif unknown_since is None:
+            unknown_since = time.monotonic()
+        elif time.monotonic() - unknown_since > _LOST_AFTER_S:
             return "unknown"
         time.sleep(_POLL_S)

@@ -12,12 +12,19 @@ from tasks.context import Context
 from tasks.host import hosting
 from tasks.hosted import champion, history
 from tasks.records import GateRecord, HostRecord
+from tasks.track import AWAY_RETRIES, AWAY_RETRY_S, is_away
 from tasks.turn import check_turn
 
 MODEL_NAME = "ariadne-maze-solver"
 
 
-@task(task_run_name="register", cache_policy=NO_CACHE, retries=3, retry_delay_seconds=2)
+@task(
+    task_run_name="register",
+    cache_policy=NO_CACHE,
+    retries=AWAY_RETRIES,
+    retry_delay_seconds=AWAY_RETRY_S,
+    retry_condition_fn=is_away,
+)
 def register(context: Context, decision: GateRecord, hosted: HostRecord | None = None) -> str:
     """Register the adapter with what the gate decided; the version.
 

@@ -73,6 +73,9 @@ class Services(BaseModel):
             # Backends know no Prefect; what they log is on the page of the run all the same.
             "PREFECT_LOGGING_EXTRA_LOGGERS": "tasks.backends",
             "MLFLOW_TRACKING_URI": self.mlflow_url,
+            # A tracker that is away is noticed at once and told later: its steps lie in files.
+            "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+            "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
         }
 
 

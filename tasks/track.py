@@ -18,6 +18,7 @@ from prefect.artifacts import create_progress_artifact, update_progress_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
+from prefect.states import State
 
 from configs.jobs import MetricsLine
 from tasks.backends.protocols import ATTEMPT, Point
@@ -29,6 +30,8 @@ SUCCESS = "environment/success"
 GAP = "policy/rollout_train_logprobs_abs_diff_mean"
 _WIDEST_GAP_NATS = 0.01
 """Beyond this the server plays another policy than the one that is trained."""
+AWAY_RETRIES, AWAY_RETRY_S = 60, 60
+"""What must be told in the end is tried for an hour, then the flow fails."""
 _ARTIFACT_EVERY_S = 15
 _RECENT_STEPS = 10
 
@@ -97,9 +100,9 @@ class Relay:
 
     def _track(self, committed: int) -> None:
         lines = [self._untracked[step] for step in sorted(self._untracked) if step <= committed]
+        check_turn(self._context.run)
         if not lines:
             return
-        check_turn(self._context.run)
         try:
             self._told = tell(self._context, lines, self._told)
             for line in lines:
@@ -111,18 +114,25 @@ class Relay:
 def tell(context: Context, lines: list[MetricsLine], told: int | None = None) -> int:
     """Tell the tracker the steps it has not heard of; the newest it knows then.
 
-    `told` is the newest it knew, if somebody has asked already.
+    `told` is the newest it knew, if somebody has asked already; else the run is opened first, for
+    the tracker may have been away when the flow began.
     """
     tracker, run_id = context.backends.tracker, context.run.run_id
+    if told is None:
+        open_run(context)
     known = tracker.last_step(run_id) if told is None else told
     new = [line for line in lines if line.step > known]
     tracker.log(run_id, _points(new))
     return max([known, *(line.step for line in new)])
 
 
-@task(task_run_name="track", cache_policy=NO_CACHE, retries=3, retry_delay_seconds=2)
-def open_tracked_run(context: Context) -> str:
-    """Find or make the MLflow run of this run; returns its address."""
+def is_away(_task: Any, _run: Any, state: State[Any]) -> bool:
+    """The tracker could not be reached: it may come back, any other error stays what it is."""
+    return isinstance(state.result(raise_on_failure=False), ConnectionError)
+
+
+def open_run(context: Context) -> str:
+    """Find or make the tracker's run of this run; returns its address."""
     file = context.run.file
     tags = {
         "ariadne.flow_run": flow_run.ui_url or "",
@@ -135,29 +145,42 @@ def open_tracked_run(context: Context) -> str:
 
 
 @contextmanager
-def tracked_run(context: Context) -> Generator[str]:
-    """Our turn on the run, and its MLflow run: running while the work is, failed when it failed.
-
-    Yields its address.
-    """
+def tracked_run(context: Context) -> Generator[None]:
+    """Our turn on the run, and its MLflow run: running while the work is, failed when it failed."""
     with turn(context.run):
-        address = open_tracked_run(context)
-        get_run_logger().info("track: %s", address)
+        with _unless_away():
+            get_run_logger().info("track: %s", open_run(context))
         try:
-            yield address
+            yield
         except Superseded:
             raise
         except Exception:
-            context.backends.tracker.close(context.run.run_id, "FAILED")
+            with _unless_away():  # the sweep closes what stays open
+                context.backends.tracker.close(context.run.run_id, "FAILED")
             raise
 
 
-@task(task_run_name="track results", cache_policy=NO_CACHE, retries=3, retry_delay_seconds=2)
-def track_results(context: Context, scores: EvaluateRecord, decision: GateRecord) -> None:
-    """Log the evaluation and end the run."""
+@contextmanager
+def _unless_away() -> Generator[None]:
+    try:
+        yield
+    except ConnectionError as error:
+        get_run_logger().warning("track: %s; it is told when it is back", error)
+
+
+@task(
+    task_run_name="track results",
+    cache_policy=NO_CACHE,
+    retries=AWAY_RETRIES,
+    retry_delay_seconds=AWAY_RETRY_S,
+    retry_condition_fn=is_away,
+)
+def track_results(context: Context, scores: EvaluateRecord, decision: GateRecord) -> str:
+    """Log the evaluation and end the run; returns its address."""
     tracker, run = context.backends.tracker, context.run
     check_turn(run)
     steps = run.steps()
+    address = open_run(context)
     tell(context, steps)  # it may have been away at the end
     values = {
         "test/solved": float(scores.num_solved),
@@ -174,6 +197,7 @@ def track_results(context: Context, scores: EvaluateRecord, decision: GateRecord
     for name in ("episodes.jsonl", "summary.json"):
         tracker.log_file(run.run_id, scores.results / name, "evaluation")
     tracker.close(run.run_id, "FINISHED")
+    return address
 
 
 def _describe_gap(line: MetricsLine) -> str:

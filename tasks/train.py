@@ -20,6 +20,7 @@ from tasks.jobs import follow, job_environment, program
 from tasks.records import TrainRecord
 from tasks.run_dir import Run
 from tasks.track import Relay
+from tasks.turn import check_turn
 from tasks.watchdog import Stalled, Watchdog
 
 
@@ -47,6 +48,7 @@ def train(context: Context, image: Image) -> TrainRecord:
         attempt = attempt or _start_attempt(run, jobs, image)
         failure, reason = _attend(context, jobs, attempt, relay)
         cause = failure.cause if failure else None
+        check_turn(run)  # else the attempt and its cluster are a successor's to judge
         attempts.end(run.attempts, attempt, run.committed_step(), reason, cause)
         if failure:
             _answer(context, failure, reason)
@@ -58,6 +60,7 @@ def train(context: Context, image: Image) -> TrainRecord:
 
 def _open_attempt(run: Run, jobs: Jobs) -> Attempt | None:
     """The newest attempt, if its job runs or ended unseen: adopted rather than doubled."""
+    check_turn(run)
     known = attempts.all_attempts(run.attempts)
     if not known:
         return None

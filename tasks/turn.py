@@ -86,10 +86,11 @@ def check_turn(run: Run) -> None:
         )
 
 
-def is_worked_on(run: Run) -> bool:
-    """A flow that lives has its turn on the run."""
+@contextmanager
+def idle(run: Run) -> Generator[bool]:
+    """Whether no flow that lives has its turn on the run; none gets it until this is left."""
     with (run.folder / ".turn.lock").open("a") as file:
-        return not take_lock(file)
+        yield take_lock(file)
 
 
 def read_turn(run: Run) -> Turn | None:

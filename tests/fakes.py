@@ -147,6 +147,8 @@ class FakeTracker:
         self.closed[run_id] = status
 
     def is_running(self, run_id: str) -> bool:
+        if self.away:
+            raise ConnectionError("no route to the tracker")
         return run_id in self.opened and run_id not in self.closed
 
     def register(
@@ -202,6 +204,13 @@ class FakeModels:
         endpoint = self.find(model)
         assert endpoint is not None
         return endpoint
+
+    def put_back(self, champion_digest: str) -> bool:
+        earlier = [wish for wish in self.wishes if wish.champion.digest == champion_digest]
+        if not earlier or self._serves == earlier[-1]:
+            return False
+        self._serves = earlier[-1]
+        return True
 
     def stop(self) -> None:
         self._serves = None

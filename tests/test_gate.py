@@ -304,6 +304,21 @@ def test_what_an_operator_rolled_back_is_not_promoted_by_a_schedule(tmp_path: Pa
     assert not decision.promoted and decision.reason == "it served before and was rolled back"
 
 
+def test_what_was_replaced_must_solve_more_to_come_back(tmp_path: Path) -> None:
+    context = make_context(tmp_path)
+    first = scores(context, 2, plays(20), plays(60))
+    put_to_service(context, first)
+    put_to_service(context, scores(context, 4, plays(60)))
+    with disable_run_logger():
+        again = evaluate.fn(context, IMAGE, first.adapter)
+    decision = decide(context, again)
+    assert not decision.promoted
+    assert decision.reason == (
+        "it served before and was replaced; against the adapter now serving it wins 0 mazes and "
+        "loses 0 (p = 1)"
+    )
+
+
 def test_held_out_mazes_are_reported_with_their_digests_and_decide_nothing(
     tmp_path: Path,
 ) -> None:

@@ -20,11 +20,10 @@ from tasks.hosted import (
     Hosted,
     Promotion,
     champion,
+    choose_rollback,
     history,
     is_rolled_back,
     on_word_of,
-    previous,
-    rolling_back,
 )
 from tasks.records import GateRecord, HostRecord
 from tests.fakes import CLUSTER, IMAGE, FakeModels, Program
@@ -67,9 +66,9 @@ def host_in_turn(context: Context, *steps: int) -> dict[int, GateRecord]:
 
 
 def roll_back(context: Context, decisions: dict[int, GateRecord]) -> int:
-    earlier = previous(context.home)
-    host(context, decisions[earlier.step], rolling_back(context.home))
-    return earlier.step
+    chosen = choose_rollback(context.home)
+    host(context, decisions[chosen.to.step], chosen.promotion)
+    return chosen.to.step
 
 
 def steps_hosted(context: Context) -> list[int]:
@@ -237,7 +236,7 @@ def test_history_tells_what_served_in_order(context: Context) -> None:
     second = judged(context, 4)
     host(context, second)
     host(context, second)
-    host(context, judged(context, 2))
+    host(context, judged(context, 2), on_word_of("Ada", "the older one is wanted"))
     assert steps_hosted(context) == [2, 4, 2]
     line = history(context.home)[0]
     assert (line.run_id, line.adapter_digest) == (context.run.run_id, first.adapter_digest)
@@ -269,14 +268,14 @@ def test_a_rollback_passes_over_the_same_adapter_of_another_step(context: Contex
     again = Hosted(run_id=context.run.run_id, step=5, adapter_digest=decisions[4].adapter_digest)
     with (context.home.hosting / "history.jsonl").open("a") as file:
         file.write(again.model_dump_json() + "\n")
-    assert previous(context.home).step == 2
+    assert choose_rollback(context.home).to.step == 2
 
 
 def test_a_rollback_with_nothing_before_is_refused(context: Context) -> None:
     line = "nothing to roll back to: no other adapter was hosted before"
-    assert reason(lambda: previous(context.home)) == line
+    assert reason(lambda: choose_rollback(context.home)) == line
     host(context, judged(context, 6))
-    assert reason(lambda: previous(context.home)) == line
+    assert reason(lambda: choose_rollback(context.home)) == line
 
 
 def test_only_what_a_rollback_took_out_of_service_counts_as_rolled_back(context: Context) -> None:

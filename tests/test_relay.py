@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from prefect.client.schemas.objects import State, StateType
 from prefect.logging import disable_run_logger
 
 from configs.jobs import MetricsLine, TrainJob
@@ -17,7 +18,7 @@ from tasks.context import Context
 from tasks.evaluate import evaluate
 from tasks.gate import judge
 from tasks.records import EvaluateRecord
-from tasks.track import Relay, track_results
+from tasks.track import Relay, is_away, track_results, tracked_run
 from tasks.train import train
 from tasks.turn import Superseded, Turn
 from tests.fakes import CLUSTER, IMAGE, FakeTracker, Program
@@ -172,6 +173,41 @@ def test_what_the_tracker_missed_at_the_end_comes_with_the_results(context: Cont
         "held_out/7x7": 0.5,
         "held_out/9x9": 0.5,
     }
+
+
+def test_a_tracker_that_was_away_when_the_flow_began_hears_of_the_run_later(
+    context: Context,
+) -> None:
+    tracker = tracker_of(context)
+    tracker.opened.clear()
+    tracker.away = True
+
+    def comes_back(file: Path) -> Iterator[JobStatus]:
+        for poll, status in enumerate(trains(to=6)(file)):
+            tracker.away = poll < 3
+            yield status
+
+    with disable_run_logger(), tracked_run(context):
+        train_with(context, comes_back)
+    assert tracked(context) == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_failure_is_not_hidden_by_a_tracker_that_is_away(context: Context) -> None:
+    with (
+        disable_run_logger(),
+        pytest.raises(ValueError, match="the cause"),
+        tracked_run(context),
+    ):
+        tracker_of(context).away = True
+        raise ValueError("the cause")
+
+
+@pytest.mark.parametrize(
+    ("error", "waits"), [(ConnectionError("away"), True), (LookupError("no run"), False)]
+)
+def test_only_for_a_tracker_that_is_away_is_waited(error: Exception, waits: bool) -> None:
+    state = State(type=StateType.FAILED, data=error)
+    assert is_away(None, None, state) is waits
 
 
 def test_a_prefect_server_that_is_away_does_not_stop_the_training(

@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 from prefect.logging import disable_run_logger
 
-from tasks import attempts, sweep
+from tasks import attempts, host, sweep
 from tasks.attempts import all_attempts, take_next
 from tasks.cluster import Holder
 from tasks.context import Context
-from tasks.sweep import sweep_clusters, sweep_runs
+from tasks.host import hosting
+from tasks.hosted import Hosted, remember
+from tasks.sweep import sweep_clusters, sweep_hosting, sweep_runs
 from tasks.turn import Turn, turn
 from tests.samples import make_context
 
@@ -109,3 +111,31 @@ def test_what_is_half_published_goes_when_it_is_old(context: Context) -> None:
         os.utime(folder, (time.time() - age_s,) * 2)
     swept(sweep_runs, context)
     assert [path.name for path in context.run.adapters.iterdir()] == [".step_new"]
+
+
+def test_what_cannot_be_freed_keeps_nothing_else_waiting(
+    context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worked_on_by(context, OVER)
+    damaged = context.run.folder.with_name("a-damaged-run")
+    damaged.mkdir()
+    (damaged / "run.json").write_text("{")
+    assert swept(sweep_runs, context) == [context.run.run_id]
+
+
+def hosted_before(context: Context) -> None:
+    remember(context.home, Hosted(run_id=context.run.run_id, step=2, adapter_digest="a" * 64))
+
+
+def test_a_replacement_that_was_never_seen_through_is_undone(
+    context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models: Any = context.backends.models
+    monkeypatch.setattr(host, "make_backends", lambda *_: context.backends)
+    asked: list[str] = []
+    monkeypatch.setattr(models, "put_back", lambda digest: asked.append(digest) or True)
+    assert swept(sweep_hosting, context) == [] and not asked  # nothing was ever hosted
+    hosted_before(context)
+    with hosting(context.home):
+        assert swept(sweep_hosting, context) == [] and not asked  # a flow is at it
+    assert swept(sweep_hosting, context) == ["a" * 64] == asked

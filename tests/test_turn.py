@@ -12,7 +12,8 @@ from prefect.logging import disable_run_logger
 
 from tasks import turn as turns
 from tasks.context import Context
-from tasks.turn import Superseded, Turn, check_turn, end_past_self, is_worked_on, read_turn, turn
+from tasks.run_dir import Run
+from tasks.turn import Superseded, Turn, check_turn, end_past_self, idle, read_turn, turn
 from tests.samples import make_context
 from tests.waiting import wait_until
 
@@ -37,10 +38,15 @@ def turn_of(process: subprocess.Popen[bytes]) -> Turn:
 def test_whoever_has_the_turn_may_write_and_leaves_it_to_the_next(context: Context) -> None:
     check_turn(context.run)  # nobody has had it yet
     with turn(context.run):
-        assert is_worked_on(context.run)
+        assert not is_idle(context.run)
         check_turn(context.run)
-    assert not is_worked_on(context.run)
+    assert is_idle(context.run)
     check_turn(context.run)
+
+
+def is_idle(run: Run) -> bool:
+    with idle(run) as found:
+        return found
 
 
 def test_a_second_flow_waits_for_the_first(context: Context) -> None:

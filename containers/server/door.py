@@ -12,7 +12,6 @@ request is left, and the request goes to another.
 import argparse
 import asyncio
 import hmac
-import json
 import os
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
@@ -24,33 +23,24 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from configs.serving import BASE_NAME, DoorStatus, Serving
 from containers.server import playground
-from containers.server.replica import Replica, authorisation
+from containers.server.bodies import Bodies, Refused
+from containers.server.replica import Replica
 
 DIGEST_HEADER = "x-ariadne-digest"
 _OPEN = ("/", "/health")
+_OPEN_BELOW = ("/page/", "/metrics/")
 """Paths that ask for no key."""
 _LOOK_EVERY_S = 1.0
-_BODY_TIMEOUT_S = 30
-_ANSWER_TIMEOUT_S = 300
-_MAX_BODY_BYTES = 16 * 2**20
 _MAX_IN_FLIGHT = 256
 _RETRY_S = 20
 """How long a request waits for a replica to come back before it is refused."""
-
-
-class Refused(Exception):
-    """A request that is not passed on."""
-
-    def __init__(self, status: int, message: str, headers: dict[str, str] | None = None) -> None:
-        super().__init__(message)
-        self.status = status
-        self.headers = headers or {}
 
 
 class Door:
@@ -60,16 +50,14 @@ class Door:
         self._file = file
         self.wanted = Serving.read(file)
         self.serving: Serving | None = None
-        self.replicas = [Replica(url) for url in self.wanted.replicas]
+        self.replicas = [Replica(socket) for socket in self.wanted.replicas]
         self.in_flight = 0
-        # The bound is on requests at the door: a full pool must not look like a dead server.
-        unlimited = httpx.Limits(max_connections=None)
-        self.client = httpx.AsyncClient(timeout=_ANSWER_TIMEOUT_S, limits=unlimited)
+        self.bodies = Bodies()
 
     async def keep_looking(self) -> None:
         while True:
             self._read_wish()
-            await asyncio.gather(*(each.look(self.client, self.wanted) for each in self.replicas))
+            await asyncio.gather(*(each.look(self.wanted) for each in self.replicas))
             self._switch()
             await asyncio.sleep(_LOOK_EVERY_S)
 
@@ -77,8 +65,8 @@ class Door:
         wish = Serving.read(self._file)
         if wish.generation == self.wanted.generation:
             return
-        known = {replica.url: replica for replica in self.replicas}
-        self.replicas = [known.get(url) or Replica(url) for url in wish.replicas]
+        known = {replica.socket: replica for replica in self.replicas}
+        self.replicas = [known.get(socket) or Replica(socket) for socket in wish.replicas]
         self.wanted = wish
 
     def _switch(self) -> None:
@@ -87,6 +75,7 @@ class Door:
 
     def status(self) -> DoorStatus:
         return DoorStatus(
+            file=self._file,
             wanted=self.wanted.generation,
             serving=self.serving.generation if self.serving else 0,
             champion_digest=self.serving.champion.digest if self.serving else "",
@@ -125,7 +114,7 @@ class Door:
         fit = [
             replica
             for replica in self.replicas
-            if replica.proven >= self.serving.generation and replica.url not in tried
+            if replica.proven >= self.serving.generation and replica.name not in tried
         ]
         return min(fit, key=lambda replica: replica.in_flight, default=None)
 
@@ -146,17 +135,15 @@ class Door:
             replica.in_flight += 1
             answers = False
             try:
-                request = self.client.build_request(
-                    "POST", f"{replica.url}{path}", json=body, headers=authorisation()
-                )
-                response = await self.client.send(request, stream=True)
+                request = replica.client.build_request("POST", path, json=body)
+                response = await replica.client.send(request, stream=True)
                 if not body.get("stream"):
                     await response.aread()
                 answers = True
                 return replica, response
             except httpx.TransportError as error:
                 replica.lose(error)
-                tried.add(replica.url)
+                tried.add(replica.name)
             finally:
                 replica.in_flight -= not answers
         raise Refused(503, "no model server answers", {"retry-after": "5"})
@@ -168,19 +155,38 @@ async def chat(request: Request) -> Response:
     if door.in_flight >= _MAX_IN_FLIGHT:
         raise Refused(429, "too many requests at a time", {"retry-after": "1"})
     door.in_flight += 1
+    goes_on = False
     try:
-        body = await read_body(request)
-        name, digest = door.resolve(body.get("model"))
-        replica, response = await door.ask(request.url.path, {**body, "model": name})
+        async with door.bodies.reading(request) as body:
+            name, digest = door.resolve(body.get("model"))
+            replica, response = await door.ask(request.url.path, {**body, "model": name})
+            goes_on = bool(body.get("stream"))
     finally:
-        door.in_flight -= 1
+        door.in_flight -= not goes_on
     headers = {DIGEST_HEADER: digest}
-    media = response.headers.get("content-type", "application/json")
-    if body.get("stream"):
-        stream = pass_on(replica, response)
-        return StreamingResponse(stream, response.status_code, headers, media_type=media)
+    if goes_on:
+        return PassedOn(door, replica, response, headers)
     replica.in_flight -= 1
-    return Response(response.content, response.status_code, headers, media_type=media)
+    return Response(response.content, response.status_code, headers, media_type=_media(response))
+
+
+class PassedOn(StreamingResponse):
+    """An answer as it comes. It is in flight to its last byte, or until its client has gone."""
+
+    def __init__(
+        self, door: Door, replica: Replica, response: httpx.Response, headers: dict[str, str]
+    ) -> None:
+        parts = pass_on(replica, response)
+        super().__init__(parts, response.status_code, headers, media_type=_media(response))
+        self._door, self._replica, self._response = door, replica, response
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._door.in_flight -= 1
+            self._replica.in_flight -= 1
+            await self._response.aclose()
 
 
 async def pass_on(replica: Replica, response: httpx.Response) -> AsyncGenerator[bytes]:
@@ -191,45 +197,10 @@ async def pass_on(replica: Replica, response: httpx.Response) -> AsyncGenerator[
     except httpx.TransportError as error:
         replica.lose(error)
         raise
-    finally:
-        replica.in_flight -= 1
-        await response.aclose()
 
 
-async def read_body(request: Request) -> dict[str, Any]:
-    """The request's JSON object.
-
-    Raises:
-        Refused: it is too large, too slow, or no JSON object.
-    """
-    try:
-        raw = await asyncio.wait_for(_read_bounded(request), _BODY_TIMEOUT_S)
-        body = json.loads(raw, parse_constant=_refuse_constant)
-    except TimeoutError:
-        raise Refused(408, f"the request did not arrive within {_BODY_TIMEOUT_S} s") from None
-    except ClientDisconnect:
-        raise Refused(400, "the client has gone") from None
-    except (ValueError, RecursionError):
-        raise Refused(400, "the request is no JSON") from None
-    if not isinstance(body, dict):
-        raise Refused(400, "the request is no JSON object")
-    return body
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON")
-
-
-async def _read_bounded(request: Request) -> bytes:
-    """Hear a client out, or it would not listen to the answer, but keep no more than allowed."""
-    raw, num_bytes = bytearray(), 0
-    async for part in request.stream():
-        num_bytes += len(part)
-        if num_bytes <= _MAX_BODY_BYTES:
-            raw += part
-    if num_bytes > _MAX_BODY_BYTES:
-        raise Refused(413, f"a request has at most {_MAX_BODY_BYTES // 2**20} MiB")
-    return bytes(raw)
+def _media(response: httpx.Response) -> str:
+    return response.headers.get("content-type", "application/json")
 
 
 async def list_models(request: Request) -> Response:
@@ -244,13 +215,15 @@ async def list_models(request: Request) -> Response:
 async def play_maze(request: Request) -> Response:
     """A maze for the page; the players ask this very door, as anybody would."""
     door: Door = request.app.state.door
-    asked = await read_body(request)
-    if door.serving is None:
-        raise Refused(503, "nothing is proven to be served yet", {"retry-after": "5"})
-    try:
-        layout = playground.choose_maze(asked, door.serving)
-    except ValueError as error:
-        raise Refused(400, str(error)) from None
+    async with door.bodies.reading(request) as asked:
+        if door.serving is None:
+            raise Refused(503, "nothing is proven to be served yet", {"retry-after": "5"})
+        try:
+            layout = playground.choose_maze(asked, door.serving)
+        except ValueError as error:
+            raise Refused(400, str(error)) from None
+    if playground.is_full():
+        raise Refused(429, "too many games at a time", {"retry-after": "5"})
     url = f"http://127.0.0.1:{request.app.state.port}/v1"
     return playground.play(url, os.environ.get("VLLM_API_KEY"), door.serving, layout)
 
@@ -264,6 +237,19 @@ async def health(request: Request) -> Response:
     door: Door = request.app.state.door
     fit = door.serving is not None and door.pick(set()) is not None
     return Response(status_code=200 if fit else 503)
+
+
+async def metrics(request: Request) -> Response:
+    """Of one model server, by its name; Prometheus asks each."""
+    door: Door = request.app.state.door
+    named = [each for each in door.replicas if each.name == request.path_params["name"]]
+    if not named:
+        raise Refused(404, f"there are: {', '.join(each.name for each in door.replicas)}")
+    try:
+        answer = await named[0].metrics()
+    except httpx.TransportError as error:
+        raise Refused(503, f"it does not answer ({type(error).__name__})") from None
+    return Response(answer.content, answer.status_code, media_type=answer.headers["content-type"])
 
 
 async def status(request: Request) -> Response:
@@ -282,7 +268,7 @@ async def ask_for_key(request: Request, go_on: RequestResponseEndpoint) -> Respo
     """Let in who has the key, where there is one."""
     key = os.environ.get("VLLM_API_KEY")
     given = request.headers.get("authorization", "").removeprefix("Bearer ")
-    is_open = request.url.path in _OPEN or request.url.path.startswith("/page/")
+    is_open = request.url.path in _OPEN or request.url.path.startswith(_OPEN_BELOW)
     if key and not is_open and not hmac.compare_digest(given.encode(), key.encode()):
         return refuse(request, Refused(401, "a valid API key is needed"))
     return await go_on(request)
@@ -309,6 +295,7 @@ def build(file: Path, port: int) -> Starlette:
             Route("/", show_page),
             Route("/page/{name}", show_page),
             Route("/health", health),
+            Route("/metrics/{name}", metrics),
             Route("/status", status),
         ],
         exception_handlers={Refused: refuse},

@@ -29,7 +29,8 @@ class ServerPlan:
     module: str
     model: Path
     served_name: str
-    port: int
+    listen: int | Path
+    """A port of 127.0.0.1, or a socket."""
     device: Literal["cpu", "cuda"]
     dtype: str
     max_model_len: int
@@ -38,19 +39,17 @@ class ServerPlan:
     max_images: int
     adapters: dict[str, Path] = field(default_factory=dict)
     kv_cache_gb: int = 1
-    asks_for_key: bool = False
-    """Whether VLLM_API_KEY, where it is set, is asked of clients."""
     max_adapters: int = 1
     """Adapters that requests of one moment may use. More than one may also come and go while the
-    server runs; who may reach its port may load any folder, so it stands behind a door."""
+    server runs; whoever reaches it may load any folder, so it listens at a socket behind a door."""
 
 
 def command(plan: ServerPlan) -> list[str]:
-    """The argument list; the server binds to 127.0.0.1 only."""
+    """The argument list; the server is reached from this machine only."""
     arguments = [
         *(sys.executable, "-m", plan.module),
         *("--model", str(plan.model), "--served-model-name", plan.served_name),
-        *("--host", "127.0.0.1", "--port", str(plan.port)),
+        *_listening(plan.listen),
         *("--dtype", plan.dtype),
         *("--max-model-len", str(plan.max_model_len), "--max-num-seqs", str(plan.max_num_seqs)),
         *("--limit-mm-per-prompt", f'{{"image": {plan.max_images}, "video": 0}}'),
@@ -70,15 +69,21 @@ def command(plan: ServerPlan) -> list[str]:
     return arguments
 
 
+def _listening(place: int | Path) -> tuple[str, ...]:
+    if isinstance(place, Path):
+        return ("--uds", str(place))
+    return ("--host", "127.0.0.1", "--port", str(place))
+
+
 def environment(plan: ServerPlan) -> dict[str, str]:
     """Variables on top of the inherited ones: offline, no telemetry, CPU threads and memory."""
     variables = {
         "HF_HUB_OFFLINE": "1",
         "VLLM_NO_USAGE_STATS": "1",
         "DO_NOT_TRACK": "1",
+        # The door asks for the key; behind it there is no other way in.
+        "VLLM_API_KEY": "",
     }
-    if not plan.asks_for_key:
-        variables["VLLM_API_KEY"] = ""
     if plan.max_adapters > 1:
         variables["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "1"
     if plan.device == "cpu":

@@ -7,6 +7,7 @@ import asyncio
 import json
 import random
 from collections.abc import AsyncGenerator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,10 @@ _POLICY = {
     "content-security-policy": "default-src 'self'; img-src data:; frame-ancestors 'none'",
 }
 _TIMEOUT_S = 60
+_MAX_GAMES = 8
+_PLAYING = ThreadPoolExecutor(2 * _MAX_GAMES, thread_name_prefix="play")
+_games: set[object] = set()
+"""Those going on; a game that nobody watches any more plays to its end."""
 
 
 def page(name: str = "index.html") -> Response:
@@ -58,6 +63,11 @@ def choose_maze(asked: dict[str, Any], serving: Serving) -> MazeLayout:
     return layout
 
 
+def is_full() -> bool:
+    """As many games are played as may be at a time."""
+    return len(_games) >= _MAX_GAMES
+
+
 def play(url: str, key: str | None, serving: Serving, layout: MazeLayout) -> Response:
     """Both players on the maze, at the same time."""
     lines = told(url, key, serving, layout)
@@ -87,14 +97,16 @@ async def told(
         except httpx.HTTPError:
             say(end="the model server did not answer")
 
-    players = [asyncio.to_thread(one, model) for model in (serving.alias, BASE_NAME)]
-    playing = asyncio.gather(*players)
+    models = (serving.alias, BASE_NAME)
+    game = asyncio.gather(*(loop.run_in_executor(_PLAYING, one, model) for model in models))
+    _games.add(game)
+    game.add_done_callback(_games.discard)
     num_ended = 0
-    while num_ended < len(players):
+    while num_ended < len(models):
         event = await heard.get()
         num_ended += "end" in event
         yield _line(**event)
-    await playing
+    await game
 
 
 def _line(**what: Any) -> str:

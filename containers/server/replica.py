@@ -1,21 +1,27 @@
 """A model server behind the door: what it has loaded, and whether it was proven to serve it.
 
 A replica takes traffic of a generation once it lists the champion under the champion's own name
-and has said on the probe mazes what the champion said when it
-was evaluated and the base did not. A replica that was restarted has to prove itself again.
+and has said on the probe mazes what the champion said when it was evaluated and the base did not.
+A replica that was restarted has to prove itself again.
 """
 
 import asyncio
-import os
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import httpx
 
 from configs.serving import Probe, ReplicaStatus, ServedAdapter, Serving
 from containers.trainer.player import ChatPlayer
 
+URL = "http://replica"
+"""Any host will do: the socket is what leads there."""
 _ASK_TIMEOUT_S = 5
 _LOAD_TIMEOUT_S = 120
+_ANSWER_TIMEOUT_S = 300
+_PROVING = ThreadPoolExecutor(thread_name_prefix="prove")
+"""Players at the page must not keep a proof waiting for a thread."""
 
 
 class NotProven(RuntimeError):
@@ -26,36 +32,54 @@ class NotProven(RuntimeError):
 class Replica:
     """One model server."""
 
-    url: str
+    socket: Path
     proven: int = 0
     refuted: int = 0
     in_flight: int = 0
     fault: str = "not asked yet"
+    client: httpx.AsyncClient = field(init=False, repr=False)
+    """For requests of users."""
+    _own: httpx.AsyncClient = field(init=False, repr=False)
+    """For our questions, which must not wait behind them."""
+
+    def __post_init__(self) -> None:
+        # The bound is on requests at the door: a full pool must not look like a dead server.
+        self.client = _client(self.socket, httpx.Limits(max_connections=None))
+        self._own = _client(self.socket, httpx.Limits())
+
+    @property
+    def name(self) -> str:
+        return self.socket.stem
+
+    async def metrics(self) -> httpx.Response:
+        """What the server tells of itself, as Prometheus reads it."""
+        return await self._own.get("/metrics", timeout=_ASK_TIMEOUT_S)
 
     def status(self) -> ReplicaStatus:
         return ReplicaStatus(
-            url=self.url,
+            name=self.name,
             proven=self.proven,
             refuted=self.refuted,
             in_flight=self.in_flight,
             fault=self.fault,
         )
 
-    async def look(self, client: httpx.AsyncClient, serving: Serving) -> None:
+    async def look(self, serving: Serving) -> None:
         """Bring the replica to the wanted generation, or note why it is not there.
 
         What it was proven to serve before stays in service meanwhile.
         """
         try:
-            loaded = await self._loaded(client)
+            loaded = await self._loaded()
             if not _ours(loaded, serving):  # it was started anew
                 self.proven = 0
             if self.proven != serving.generation or _missing(loaded, serving):
-                await self._load_missing(client, loaded, serving)
-                await asyncio.to_thread(prove, self.url, serving)
+                await self._load_missing(loaded, serving)
+                loop = asyncio.get_running_loop()
+                await loop.run_in_executor(_PROVING, prove, self.socket, serving)
                 self.proven = serving.generation
             self.refuted, self.fault = 0, ""
-            await self._unload_others(client, loaded, serving)
+            await self._unload_others(loaded, serving)
         except httpx.TransportError as error:
             self.lose(error)
         except NotProven as error:
@@ -68,44 +92,41 @@ class Replica:
         self.proven = self.refuted = 0
         self.fault = f"it does not answer ({type(error).__name__})"
 
-    async def _loaded(self, client: httpx.AsyncClient) -> list[str]:
+    async def _loaded(self) -> list[str]:
         """The names of its models. The name of an adapter holds its digest, so that the folder
         it was loaded from does not matter."""
-        answer = await client.get(
-            f"{self.url}/v1/models", headers=authorisation(), timeout=_ASK_TIMEOUT_S
-        )
+        answer = await self._own.get("/v1/models", timeout=_ASK_TIMEOUT_S)
         answer.raise_for_status()
         return [entry["id"] for entry in answer.json()["data"]]
 
-    async def _load_missing(
-        self, client: httpx.AsyncClient, loaded: list[str], serving: Serving
-    ) -> None:
+    async def _load_missing(self, loaded: list[str], serving: Serving) -> None:
         for adapter in _missing(loaded, serving):
-            await self._load(client, adapter.name(serving.alias), adapter)
+            await self._load(adapter.name(serving.alias), adapter)
 
-    async def _load(self, client: httpx.AsyncClient, name: str, adapter: ServedAdapter) -> None:
-        answer = await client.post(
-            f"{self.url}/v1/load_lora_adapter",
+    async def _load(self, name: str, adapter: ServedAdapter) -> None:
+        answer = await self._own.post(
+            "/v1/load_lora_adapter",
             json={"lora_name": name, "lora_path": str(adapter.folder)},
-            headers=authorisation(),
             timeout=_LOAD_TIMEOUT_S,
         )
         if not answer.is_success:
             raise NotProven(f"it does not load {adapter.folder}: {answer.text[:300]}")
 
-    async def _unload_others(
-        self, client: httpx.AsyncClient, loaded: list[str], serving: Serving
-    ) -> None:
+    async def _unload_others(self, loaded: list[str], serving: Serving) -> None:
         """Drop adapters of earlier generations once nobody waits for an answer of theirs."""
         wanted = {adapter.name(serving.alias) for adapter in serving.adapters}
         for name in _ours(loaded, serving):
             if name not in wanted and not self.in_flight:
-                await client.post(
-                    f"{self.url}/v1/unload_lora_adapter",
+                await self._own.post(
+                    "/v1/unload_lora_adapter",
                     json={"lora_name": name},
-                    headers=authorisation(),
                     timeout=_LOAD_TIMEOUT_S,
                 )
+
+
+def _client(socket: Path, limits: httpx.Limits) -> httpx.AsyncClient:
+    way = httpx.AsyncHTTPTransport(uds=str(socket), limits=limits)
+    return httpx.AsyncClient(base_url=URL, transport=way, timeout=_ANSWER_TIMEOUT_S)
 
 
 def _ours(loaded: list[str], serving: Serving) -> list[str]:
@@ -116,7 +137,7 @@ def _missing(loaded: list[str], serving: Serving) -> list[ServedAdapter]:
     return [each for each in serving.adapters if each.name(serving.alias) not in loaded]
 
 
-def prove(url: str, serving: Serving) -> None:
+def prove(socket: Path, serving: Serving) -> None:
     """Play the probe mazes with the champion.
 
     Raises:
@@ -124,12 +145,12 @@ def prove(url: str, serving: Serving) -> None:
         httpx.HTTPError: the server does not answer.
     """
     player = ChatPlayer(
-        f"{url}/v1",
+        f"{URL}/v1",
         serving.champion.name(serving.alias),
         serving.mazes,
         serving.max_action_tokens,
-        os.environ.get("VLLM_API_KEY"),
         timeout_s=60,
+        socket=socket,
     )
     for probe in serving.probes:
         _check(player, probe, serving)
@@ -142,9 +163,3 @@ def _check(player: ChatPlayer, probe: Probe, serving: Serving) -> None:
     name = serving.champion.name(serving.alias)
     whose = "as the base does" if said == probe.base_replies else "neither as it nor as the base"
     raise NotProven(f"{name} plays maze {probe.layout.seed} {whose}: its adapter is not in effect")
-
-
-def authorisation() -> dict[str, str]:
-    """The key of the replicas is the key of the door."""
-    key = os.environ.get("VLLM_API_KEY")
-    return {"Authorization": f"Bearer {key}"} if key else {}

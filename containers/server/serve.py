@@ -1,6 +1,6 @@
 """Become a model server behind the door: the program of the server image.
 
-python -m containers.server.serve --serving FILE --model FOLDER --port N
+python -m containers.server.serve --serving FILE --model FOLDER --socket FILE
 
 It starts with the adapters of the serving file, so one that died comes back with what it had.
 """
@@ -22,7 +22,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Serve a base model and its adapters")
     parser.add_argument("--serving", type=Path, required=True)
     parser.add_argument("--model", type=Path, required=True)
-    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--socket", type=Path, required=True)
     parser.add_argument("--device", choices=("cpu", "cuda"), required=True)
     parser.add_argument("--dtype", required=True)
     parser.add_argument("--max-model-len", type=int, required=True)
@@ -34,7 +34,7 @@ def main() -> None:
         module=OPENAI_SERVER,
         model=given.model,
         served_name=BASE_NAME,
-        port=given.port,
+        listen=given.socket,
         device=given.device,
         dtype=given.dtype,
         max_model_len=given.max_model_len,
@@ -47,8 +47,8 @@ def main() -> None:
             if adapter.folder.is_dir()  # one that was deleted must not keep the others away
         },
         max_adapters=_MAX_ADAPTERS,
-        asks_for_key=True,
     )
+    given.socket.unlink(missing_ok=True)  # of one that was killed
     arguments = command(plan)
     os.execvpe(arguments[0], arguments, {**os.environ, **environment(plan)})
 

@@ -28,7 +28,9 @@ def publish(checkpoint: Path, step: int, job: TrainJob) -> AdapterManifest:
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True)
     shutil.copyfile(source / FILES[1], unfinished / FILES[1])
-    (unfinished / FILES[0]).write_text(_adapter_config(source / FILES[0], job.config.model.path))
+    (unfinished / FILES[0]).write_text(
+        _adapter_config(source / FILES[0], job.config.model.path.name)
+    )
     check_tensors(unfinished / FILES[1])
     files = {name: digest_of_file(unfinished / name) for name in FILES}
     manifest = AdapterManifest(
@@ -79,10 +81,13 @@ def _digest_of_parts(model: Path, pattern: str) -> str:
     return digest_of_files(model.glob(pattern), model)
 
 
-def _adapter_config(source: Path, base: Path) -> str:
-    """PEFT's configuration as SkyRL saved it, in a fixed order and naming the real base."""
+def _adapter_config(source: Path, base: str) -> str:
+    """PEFT's configuration as SkyRL saved it, in a fixed order and naming the real base.
+
+    By its name and not by its path: the same training gives the same adapter in any folder.
+    """
     config = json.loads(source.read_text())
-    config["base_model_name_or_path"] = str(base)
+    config["base_model_name_or_path"] = base
     config["target_modules"] = sorted(config["target_modules"])
     config["inference_mode"] = True
     return json.dumps(config, indent=1, sort_keys=True) + "\n"

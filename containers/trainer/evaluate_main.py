@@ -90,7 +90,7 @@ def server_plan(job: EvaluateJob) -> ServerPlan:
         module=OPENAI_SERVER,
         model=config.model.path,
         served_name=BASE_NAME,
-        port=free_port(),
+        listen=free_port(),
         device=config.train.device,
         dtype=config.evaluate.dtype,
         max_model_len=config.model.max_model_len,

@@ -35,7 +35,7 @@ class StartingServer:
 def starting_server(plan: ServerPlan, log: Path) -> Generator[StartingServer]:
     """Start a server and yield it at once, for those who have something to do meanwhile."""
     with leashed(command(plan), environment(plan), log) as process:
-        yield StartingServer(f"http://127.0.0.1:{plan.port}", process, log)
+        yield StartingServer(f"http://127.0.0.1:{plan.listen}", process, log)
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import httpx
 
@@ -46,9 +47,11 @@ class ChatPlayer:
         max_action_tokens: int,
         api_key: str | None = None,
         timeout_s: float = 300,
+        socket: Path | None = None,
     ) -> None:
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        self._client = httpx.Client(base_url=url, headers=headers, timeout=timeout_s)
+        way = httpx.HTTPTransport(uds=str(socket)) if socket else None
+        self._client = httpx.Client(base_url=url, headers=headers, timeout=timeout_s, transport=way)
         self._model = model
         self._mazes = mazes
         self._max_tokens = max_action_tokens

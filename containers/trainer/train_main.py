@@ -117,7 +117,7 @@ def server_plan(job: TrainJob) -> ServerPlan:
         module=SKYRL_SERVER,
         model=config.model.path,
         served_name=BASE_NAME,
-        port=free_port(),
+        listen=free_port(),
         device="cpu",
         dtype="float32",
         max_model_len=config.model.max_model_len,

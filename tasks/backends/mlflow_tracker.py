@@ -1,12 +1,14 @@
 """MLflow as a view of the run directory: written so that saying a thing twice says it once."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import wraps
 from pathlib import Path
 from typing import Literal
 
 from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, Run, RunTag, ViewType
-from mlflow.exceptions import MlflowException
+from mlflow.exceptions import MlflowException, RestException
+from requests import RequestException
 
 from tasks.backends.protocols import ATTEMPT, Point
 
@@ -17,12 +19,30 @@ _METRICS_PER_CALL = 900
 """MLflow takes at most 1000."""
 
 
+def _reaching[**P, R](call: Callable[P, R]) -> Callable[P, R]:
+    """MLflow tells a server that is away by the words of a general error."""
+
+    @wraps(call)
+    def reach(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return call(*args, **kwargs)
+        except RequestException as error:
+            raise ConnectionError(f"MLflow is away: {error}") from error
+        except MlflowException as error:
+            if isinstance(error, RestException) or not error.message.startswith("API request to"):
+                raise
+            raise ConnectionError(f"MLflow is away: {error.message}") from error
+
+    return reach
+
+
 class MlflowTracker:
     """Implements `Tracker`; the server's address comes from MLFLOW_TRACKING_URI."""
 
     def __init__(self) -> None:
         self._client = MlflowClient()
 
+    @_reaching
     def open(self, run_id: str, parameters: dict[str, str], tags: dict[str, str]) -> str:
         run = self._find(run_id) or self._client.create_run(
             self._experiment(), run_name=run_id, tags={_RUN_TAG: run_id}
@@ -34,6 +54,7 @@ class MlflowTracker:
         self._client.update_run(run.info.run_id, status="RUNNING")
         return self._page(run)
 
+    @_reaching
     def log(self, run_id: str, points: Sequence[Point]) -> None:
         """The time of a point is its own, so the same point meets its own key and is dropped."""
         metrics = [
@@ -45,22 +66,27 @@ class MlflowTracker:
         for first in range(0, len(metrics), _METRICS_PER_CALL):
             self._client.log_batch(tracked, metrics=metrics[first : first + _METRICS_PER_CALL])
 
+    @_reaching
     def last_step(self, run_id: str) -> int:
         history = self._client.get_metric_history(self._get(run_id).info.run_id, ATTEMPT)
         return max((point.step for point in history), default=0)
 
+    @_reaching
     def log_file(self, run_id: str, path: Path, folder: str) -> str:
         run = self._get(run_id)
         self._client.log_artifact(run.info.run_id, str(path), folder)
         return f"{self._page(run)}/artifacts/{folder}/{path.name}"
 
+    @_reaching
     def close(self, run_id: str, status: Literal["FINISHED", "FAILED", "KILLED"]) -> None:
         self._client.set_terminated(self._get(run_id).info.run_id, status)
 
+    @_reaching
     def is_running(self, run_id: str) -> bool:
         run = self._find(run_id)
         return run is not None and run.info.status == "RUNNING"
 
+    @_reaching
     def register(
         self, run_id: str, name: str, digest: str, folder: Path, tags: dict[str, str]
     ) -> str:
@@ -81,6 +107,7 @@ class MlflowTracker:
             self._client.set_model_version_tag(name, version, key, value)
         return version
 
+    @_reaching
     def point_aliases(self, name: str, champion: str, previous: str | None) -> None:
         version = self._version(name, champion)
         if version is None:

@@ -182,6 +182,11 @@ class ModelServer(Protocol):
         """Have it served and proven; what served before goes on until then, or on failure."""
         ...
 
+    def put_back(self, champion_digest: str) -> bool:
+        """Serve this champion again if the last `serve` was to replace it and was never seen
+        through; False where nothing is to be put back."""
+        ...
+
 
 ATTEMPT = "attempt"
 """A value of every training step: which attempt trained it."""
@@ -196,7 +201,11 @@ class Point(Fact):
 
 
 class Tracker(Protocol):
-    """A view of runs for people; every call may be repeated and says its thing once."""
+    """A view of runs for people; every call may be repeated and says its thing once.
+
+    Raises:
+        ConnectionError: every call, while the tracker cannot be reached.
+    """
 
     def open(self, run_id: str, parameters: dict[str, str], tags: dict[str, str]) -> str:
         """Find or create the run; the path of its page below the tracker's address."""

@@ -8,20 +8,34 @@ nothing, and one that does not serve what was measured never answers at all.
 
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Self
 
 import httpx
 
-from configs.digests import digest_of
 from configs.serving import DoorStatus, Serving
 from tasks import ports
-from tasks.backends.protocols import Endpoint, HostedModel, Processes, ProcessSpec
+from tasks.backends.protocols import Endpoint, Fact, HostedModel, Processes, ProcessSpec
 from tasks.home import Home, write_private
 
 HOST = "127.0.0.1"
 DOOR = "model-door"
 SERVER = "model-server"
+_NOW = "asked.json"
+_BEFORE = "asked-before.json"
 _POLL_S = 0.2
+
+
+class Asked(Fact):
+    """What was asked for: the wish, and the processes that fulfil it."""
+
+    wish: Serving
+    specs: tuple[ProcessSpec, ...]
+
+    def again(self, generation: int) -> Self:
+        wish = self.wish.model_copy(update={"generation": generation})
+        return self.model_copy(update={"wish": wish})
 
 
 class VllmServer:
@@ -32,10 +46,11 @@ class VllmServer:
         self._processes = processes
 
     def find(self, model: HostedModel) -> Endpoint | None:
-        wish = self._wish()
-        if wish is None or not self._is_started(model):
+        asked = self._asked(_NOW)
+        if asked is None or asked.specs != self._specs(model):
             return None
-        if self._serving(model, wish.generation) != wish or not self._is_served(model, wish):
+        wish = self._serving(model, asked.wish.generation)
+        if asked.wish != wish or not self._is_served(model, wish):
             return None
         return self._endpoint(model, wish)
 
@@ -46,23 +61,50 @@ class VllmServer:
             RuntimeError: a server does not serve what was measured, or none came up in time, or
                 another program has the port. What served before goes on.
         """
-        before = self._wish()
-        wish = self._serving(model, before.generation + 1 if before else 1)
         self._refuse_taken_port(model)
-        write_private(self._file, wish.model_dump_json(indent=1) + "\n")
-        specs = self._specs(model)
-        for spec in specs:
-            self._processes.ensure(spec)
-        self._remove_others(specs)
-        write_private(self._started, digest_of(specs))
+        before = self._asked(_NOW)
+        if before:
+            self._remember(before, _BEFORE)
+        wish, is_proven = self._serving(model, self._next_generation()), False
         try:
+            self._ask(Asked(wish=wish, specs=self._specs(model)))
             self._await_proof(model, wish)
-        except RuntimeError:
-            if before:
-                again = before.model_copy(update={"generation": wish.generation + 1})
-                write_private(self._file, again.model_dump_json(indent=1) + "\n")
-            raise
+            is_proven = True
+        finally:
+            if before and not is_proven:
+                self._ask(before.again(self._next_generation()))
         return self._endpoint(model, wish)
+
+    def put_back(self, champion_digest: str) -> bool:
+        now, before = self._asked(_NOW), self._asked(_BEFORE)
+        wished = self._wish()
+        if wished is None or wished.champion.digest == champion_digest:
+            return False
+        for asked in (now, before):
+            if asked and asked.wish.champion.digest == champion_digest:
+                self._ask(asked.again(self._next_generation()))
+                return True
+        return False
+
+    def _ask(self, asked: Asked) -> None:
+        write_private(self._file, asked.wish.model_dump_json(indent=1) + "\n")
+        for spec in asked.specs:
+            self._processes.ensure(spec)
+        self._remove_others(asked.specs)
+        self._remember(asked, _NOW)
+
+    def _remember(self, asked: Asked, which: str) -> None:
+        write_private(self._home.hosting / which, asked.model_dump_json(indent=1) + "\n")
+
+    def _asked(self, which: str) -> Asked | None:
+        try:
+            return Asked.model_validate_json((self._home.hosting / which).read_text())
+        except (FileNotFoundError, ValueError):
+            return None
+
+    def _next_generation(self) -> int:
+        wish = self._wish()
+        return wish.generation + 1 if wish else 1
 
     def _await_proof(self, model: HostedModel, wish: Serving) -> None:
         deadline = time.monotonic() + model.timeout_s
@@ -70,7 +112,7 @@ class VllmServer:
             status = self._status(model)
             for replica in status.replicas if status else ():
                 if replica.refuted == wish.generation:
-                    raise RuntimeError(f"the model server at {replica.url}: {replica.fault}")
+                    raise RuntimeError(f"{replica.name}: {replica.fault}")
             if time.monotonic() > deadline:
                 faults = "; ".join(r.fault for r in status.replicas) if status else "no door"
                 logs = self._home.logs / f"{SERVER}-*.log"
@@ -79,9 +121,9 @@ class VllmServer:
 
     def _is_served(self, model: HostedModel, wish: Serving) -> bool:
         status = self._status(model)
-        if status is None or status.serving != wish.generation:
+        if status is None or status.file != self._file:  # the door of another home
             return False
-        if status.champion_digest != wish.champion.digest:  # the door of another home, perhaps
+        if (status.serving, status.champion_digest) != (wish.generation, wish.champion.digest):
             return False
         proven = [replica.proven == wish.generation for replica in status.replicas]
         return len(proven) == len(wish.replicas) and all(proven)
@@ -99,7 +141,6 @@ class VllmServer:
         return Endpoint(url=f"http://{HOST}:{self._port(model)}/v1", models=names)
 
     def _serving(self, model: HostedModel, generation: int) -> Serving:
-        ports_of_servers = [self._any_port(f"{SERVER}-{n}") for n in _numbers(model)]
         return Serving(
             generation=generation,
             alias=model.alias,
@@ -107,7 +148,7 @@ class VllmServer:
             champion=model.champion,
             previous=model.previous,
             probes=model.probes,
-            replicas=tuple(f"http://{HOST}:{port}" for port in ports_of_servers),
+            replicas=tuple(self._socket(n) for n in _numbers(model)),
             mazes=model.mazes,
             max_action_tokens=model.max_action_tokens,
         )
@@ -127,19 +168,21 @@ class VllmServer:
                 f"port {port} is taken by {ports.holder(port)}: stop it or set host.port"
             )
 
-    def _remove_others(self, specs: list[ProcessSpec]) -> None:
+    def _remove_others(self, specs: Sequence[ProcessSpec]) -> None:
         wanted = {spec.name for spec in specs}
         for state in self._processes.states():
             if state.name.startswith(f"{SERVER}-") and state.name not in wanted:
                 self._processes.remove(state.name)
 
-    def _port(self, model: HostedModel) -> int:
-        return model.port or self._any_port(DOOR)
+    def _socket(self, number: int) -> Path:
+        return self._home.runtime / f"{SERVER}-{number}.sock"
 
-    def _any_port(self, name: str) -> int:
-        """The port chosen for a process before, or a free one for good."""
+    def _port(self, model: HostedModel) -> int:
+        """The one asked for, the one chosen before, or a free one for good."""
+        if model.port:
+            return model.port
         with self._home.locked("hosting-ports"):
-            file = self._home.hosting / f"{name}.port"
+            file = self._home.hosting / f"{DOOR}.port"
             port = int(file.read_text()) if file.is_file() else ports.any_free()
             write_private(file, str(port))
         return port
@@ -148,29 +191,25 @@ class VllmServer:
     def _file(self) -> Path:
         return self._home.hosting / "serving.json"
 
-    @property
-    def _started(self) -> Path:
-        """Digest of what the processes were last started with."""
-        return self._home.hosting / "processes.digest"
-
-    def _is_started(self, model: HostedModel) -> bool:
-        return self._started.is_file() and self._started.read_text() == digest_of(
-            self._specs(model)
-        )
-
-    def _specs(self, model: HostedModel) -> list[ProcessSpec]:
+    def _specs(self, model: HostedModel) -> tuple[ProcessSpec, ...]:
         door = ("--port", str(self._port(model)))
         server = (
             *("--model", str(model.base), "--device", model.device, "--dtype", model.dtype),
             *("--max-model-len", str(model.max_model_len)),
             *("--max-images", str(model.mazes.max_turns), "--lora-rank", str(model.lora_rank)),
         )
-        servers = [
-            self._spec(model, f"{SERVER}-{n}", "containers.server.serve", port + server)
-            for n in _numbers(model)
-            for port in [("--port", str(self._any_port(f"{SERVER}-{n}")))]
-        ]
-        return [*servers, self._spec(model, DOOR, "containers.server.door", door)]
+        return (
+            *(
+                self._spec(
+                    model,
+                    f"{SERVER}-{n}",
+                    "containers.server.serve",
+                    ("--socket", str(self._socket(n)), *server),
+                )
+                for n in _numbers(model)
+            ),
+            self._spec(model, DOOR, "containers.server.door", door),
+        )
 
     def _spec(
         self, model: HostedModel, name: str, module: str, arguments: tuple[str, ...]

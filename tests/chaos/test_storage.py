@@ -74,6 +74,13 @@ def _run(*command: str) -> None:
     subprocess.run(command, check=True, timeout=30)
 
 
+def _refuse_writes(folder: Path) -> None:
+    """Whatever is opened by its path from now on is on a read-only mount over the folder; the disk
+    itself cannot be made read-only while the trainer has a file of it open."""
+    _run("mount", "--bind", str(folder), str(folder))
+    _run("mount", "-o", "remount,bind,ro", str(folder))
+
+
 def test_disk_full(begin: Begin, undisturbed: Facts, report: Report) -> None:
     trial = begin()
     with small_disk(trial, 8) as disk:
@@ -90,9 +97,9 @@ def test_storage_away(begin: Begin, undisturbed: Facts, report: Report) -> None:
     trial = begin()
     with small_disk(trial, 200) as disk:
         trial.wait(lambda: trial.is_committed(2))
-        trial.strike(lambda: _run("mount", "-o", "remount,ro", str(disk)))
+        trial.strike(lambda: _refuse_writes(disk))
         trial.wait(
             lambda: (trial.folder / "attempts" / "1.json").read_text().find('"ended": "') > 0
         )
-        _run("mount", "-o", "remount,rw", str(disk))
+        _run("umount", str(disk))
         ends_undisturbed(trial, undisturbed, report, "storage refuses writes, then recovers")

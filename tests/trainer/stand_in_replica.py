@@ -5,11 +5,13 @@ It plays the maze of PROBE: an adapter by the maze's solution, the base by stopp
 
 import asyncio
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import uvicorn
 from starlette.applications import Starlette
@@ -18,7 +20,6 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response, Strea
 from starlette.routing import Route
 
 from configs.serving import BASE_NAME, Probe
-from containers.trainer.inference import free_port
 from containers.trainer.wilson import layout_from_seed
 
 MAZE = layout_from_seed(7, 7, 7)
@@ -28,20 +29,16 @@ PROBE = Probe(layout=MAZE, replies=SOLUTION, base_replies=(STOP,))
 
 
 class StandInReplica:
-    """One server on a port of its own; `serve` runs it."""
+    """One server at a socket of its own; `serve` runs it."""
 
     def __init__(
-        self, *, plays_as_base: bool = False, port: int | None = None, holds_back: bool = False
+        self, *, plays_as_base: bool = False, socket: Path | None = None, holds_back: bool = False
     ) -> None:
-        self.port = port or free_port()
+        self.socket = socket or Path(tempfile.gettempdir()) / f"replica-{uuid4().hex}.sock"
         self.holds_back = holds_back
         self.adapters: dict[str, str] = {}
         self.plays_as_base = plays_as_base
         self.requests: list[dict[str, Any]] = []
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
 
     def forget(self) -> None:
         """As after a restart without its adapters."""
@@ -54,8 +51,10 @@ class StandInReplica:
             Route("/v1/load_lora_adapter", self._load, methods=["POST"]),
             Route("/v1/unload_lora_adapter", self._unload, methods=["POST"]),
             Route("/v1/chat/completions", self._chat, methods=["POST"]),
+            Route("/metrics", lambda _: PlainTextResponse("num_requests_running 0\n")),
         ]
-        config = uvicorn.Config(Starlette(routes=routes), port=self.port, log_level="error")
+        app = Starlette(routes=routes)
+        config = uvicorn.Config(app, uds=str(self.socket), log_level="error")
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run)
         thread.start()
@@ -64,6 +63,7 @@ class StandInReplica:
         finally:
             server.should_exit = server.force_exit = True
             thread.join(20)
+            self.socket.unlink(missing_ok=True)
 
     async def _models(self, _: Request) -> Response:
         entries = [{"id": BASE_NAME, "root": "/base"}]
@@ -104,6 +104,6 @@ class StandInReplica:
 
 
 if __name__ == "__main__":  # a replica that proves itself, then holds all other answers back
-    replica = StandInReplica(port=int(sys.argv[1]), holds_back=True)
+    replica = StandInReplica(socket=Path(sys.argv[1]), holds_back=True)
     with replica.serve():
         threading.Event().wait()

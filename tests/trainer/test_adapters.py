@@ -84,7 +84,7 @@ def test_the_configuration_names_the_real_base_in_a_fixed_order(tmp_path: Path) 
     publish(save_checkpoint(tmp_path, good_tensors()), 4, job)
     config = json.loads((job.adapters / "step_4" / FILES[0]).read_text())
     assert config == {
-        "base_model_name_or_path": str(job.config.model.path),
+        "base_model_name_or_path": job.config.model.path.name,
         "inference_mode": True,
         "r": 2,
         "target_modules": ["q_proj", "v_proj"],

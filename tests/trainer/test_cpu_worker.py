@@ -101,7 +101,7 @@ def test_the_worker_that_the_server_is_told_to_start_uses_these_functions() -> N
         module=SKYRL_SERVER,
         model=Path("model"),
         served_name="base",
-        port=8000,
+        listen=8000,
         device="cpu",
         dtype="float32",
         max_model_len=128,

@@ -15,6 +15,7 @@ import uvicorn
 
 from configs.loader import load_config
 from configs.serving import DoorStatus, ServedAdapter, Serving
+from containers.server import bodies
 from containers.server import door as doors
 from containers.server.door import DIGEST_HEADER, build
 from containers.trainer.inference import free_port
@@ -50,7 +51,7 @@ class Hosting:
             champion=champion,
             previous=previous,
             probes=(PROBE,),
-            replicas=tuple(replica.url for replica in self._replicas),
+            replicas=tuple(replica.socket for replica in self._replicas),
             mazes=load_config("smoke").mazes,
             max_action_tokens=8,
         )
@@ -197,8 +198,8 @@ def test_a_server_that_dies_in_a_request_is_left_and_another_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(doors, "_LOOK_EVERY_S", 0.05)
-    dying = StandInReplica()  # its port; the server itself is another process
-    command = [sys.executable, "-m", "tests.trainer.stand_in_replica", str(dying.port)]
+    dying = StandInReplica()  # its socket; the server itself is another process
+    command = [sys.executable, "-m", "tests.trainer.stand_in_replica", str(dying.socket)]
     process = subprocess.Popen(command)
     try:
         with StandInReplica().serve() as staying, stands([dying, staying], tmp_path) as hosting:
@@ -219,6 +220,7 @@ def test_a_server_that_dies_in_a_request_is_left_and_another_asked(
     finally:
         process.kill()
         process.wait()
+        dying.socket.unlink()
 
 
 @pytest.mark.parametrize(
@@ -255,7 +257,7 @@ def test_a_request_that_is_too_large_is_refused_without_being_kept(hosting: Host
 def test_a_slow_client_is_refused_in_time(
     hosting: Hosting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(doors, "_BODY_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(bodies, "_TIMEOUT_S", 0.2)
     with socket.create_connection(("127.0.0.1", hosting.port), timeout=30) as client:
         head = "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n"
         client.sendall(head.encode() + b'{"model": ')
@@ -269,6 +271,34 @@ def test_too_many_requests_at_a_time_are_told_to_come_back(
     monkeypatch.setattr(doors, "_MAX_IN_FLIGHT", 0)
     answer = hosting.ask()
     assert (answer.status_code, answer.headers["retry-after"]) == (429, "1")
+
+
+def test_large_requests_are_bounded_together(
+    hosting: Hosting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bodies, "_MAX_HELD_BYTES", 1000)
+    large = {**ASKED, "messages": [{"role": "user", "content": "?" * 2000}]}
+    answer = hosting.ask(large)
+    assert (answer.status_code, answer.headers["retry-after"]) == (429, "1")
+    for _ in range(20):  # what was refused or answered is no longer held
+        assert hosting.ask().status_code == 200
+
+
+def test_a_stream_is_in_flight_to_its_end(
+    hosting: Hosting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doors, "_MAX_IN_FLIGHT", 1)
+    for _ in range(3):
+        answer = hosting.ask({**ASKED, "stream": True})
+        assert answer.status_code == 200 and answer.text.endswith("[DONE]\n\n")
+    assert [replica.in_flight for replica in hosting.status().replicas] == [0, 0]
+
+
+def test_the_metrics_of_each_server_are_passed_on(hosting: Hosting) -> None:
+    for replica in hosting.status().replicas:
+        assert hosting.get(f"/metrics/{replica.name}").text == "num_requests_running 0\n"
+    answer = hosting.get("/metrics/nobody")
+    assert answer.status_code == 404 and replica.name in answer.json()["error"]["message"]
 
 
 def test_the_key_is_asked_for_where_there_is_one(

@@ -10,7 +10,7 @@ def plan(**changes: object) -> ServerPlan:
         "module": OPENAI_SERVER,
         "model": Path("/models/base"),
         "served_name": "base",
-        "port": 8100,
+        "listen": 8100,
         "device": "cpu",
         "dtype": "float32",
         "max_model_len": 1024,
@@ -40,9 +40,10 @@ def test_only_a_cpu_server_gets_our_worker() -> None:
     assert "--worker-cls" not in command(plan(device="cuda"))
 
 
-def test_only_the_hosting_server_asks_for_the_key() -> None:
-    assert environment(plan())["VLLM_API_KEY"] == ""
-    assert "VLLM_API_KEY" not in environment(plan(asks_for_key=True))
+def test_a_server_behind_the_door_has_no_port() -> None:
+    words = command(plan(listen=Path("/run/model-server-1.sock")))
+    assert value_of("--uds", words) == "/run/model-server-1.sock"
+    assert "--port" not in words and "--host" not in words
 
 
 def test_no_server_looks_for_anything_outside() -> None:
