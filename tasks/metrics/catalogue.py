@@ -53,7 +53,9 @@ STALL_LIMIT = _of_run(
     "train_stall_limit_seconds", "How long the watchdog waits for the next step, by the last ones."
 )
 SUCCESS = _of_run("train_success_ratio", "Share of a step's episodes that reached the target.")
-SUCCESS_RECENT = _of_run("train_success_recent_ratio", "Mean success of the last steps, five of a long run.")
+SUCCESS_RECENT = _of_run(
+    "train_success_recent_ratio", "Mean success of the last steps, five of a long run."
+)
 SUCCESS_BEST = _of_run("train_success_best_ratio", "Best such mean so far.")
 PASS_AT_K = _of_run("train_pass_at_k_ratio", "Share of mazes that one sample of a group solved.")
 REWARD = _of_run("train_reward", "Mean reward of a step's episodes.")

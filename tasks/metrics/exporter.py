@@ -118,8 +118,9 @@ def build(home: Home, port: int) -> WSGIServer:
         if environ["PATH_INFO"] == "/targets":
             start_response("200 OK", [("Content-Type", "application/json")])
             return [json.dumps(targets(home, collector)).encode()]
-        start_response("404 Not Found", [("Content-Type", "text/plain")])
-        return [b"there are /metrics and /targets\n"]
+        known = environ["PATH_INFO"] == "/health"
+        start_response("200 OK" if known else "404 Not Found", [("Content-Type", "text/plain")])
+        return [b"there are /metrics, /targets and /health\n"]
 
     return make_server(HOST, port, app, ThreadingWSGIServer, _Silent)
 
