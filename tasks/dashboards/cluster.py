@@ -57,8 +57,8 @@ CLUSTER = Dashboard(
         lines(
             "Ray's object store",
             "bytes",
-            Query("ray_object_store_used_memory", "{{ip}} used", "ray"),
-            Query("ray_object_store_available_memory", "{{ip}} free", "ray"),
+            Query("ray_object_store_used_memory", "{{NodeAddress}} used", "ray"),
+            Query("ray_object_store_available_memory", "{{NodeAddress}} free", "ray"),
         ),
         stack(
             "Memory by component",

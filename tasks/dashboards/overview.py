@@ -63,7 +63,7 @@ OVERVIEW = Dashboard(
         number(
             "Serves its adapter", "bool", Query("ariadne_endpoint_serves_champion", "yes", "host")
         ),
-        lines("Flow runs", "none", Query("ariadne_flow_runs", "{{state}}")),
+        lines("Flow runs", "none", Query("ariadne_flow_runs", "{{state}}", "prefect")),
         number("Alerts", "none", Query('count(ALERTS{alertstate="firing"}) or vector(0)', "fire")),
     ),
 )

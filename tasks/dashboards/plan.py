@@ -7,13 +7,16 @@ Queries are PromQL with `$run`, a regular expression of run names, and Grafana's
 from dataclasses import dataclass
 from typing import Literal
 
-Need = Literal["", "failure", "gate", "gpu", "host", "kl", "prices", "ray", "vllm", "vllm traffic"]
+Need = Literal[
+    "", "failure", "gate", "gpu", "host", "kl", "prefect", "prices", "ray", "vllm", "vllm traffic"
+]
 REASONS: dict[Need, str] = {
     "failure": "no attempt has failed yet",
     "gate": "no adapter was judged yet",
     "gpu": "there is no GPU",
     "host": "nothing is hosted",
     "kl": "train.kl_coefficient is 0, so there is no reference model",
+    "prefect": "no Prefect server is asked",
     "prices": "the profile has no prices: see its section cost",
     "ray": "no Ray cluster runs",
     "vllm": "no model server runs",

@@ -8,6 +8,7 @@ import argparse
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -48,6 +49,8 @@ class RunsCollector(Collector):
         self._surroundings = Surroundings(home)
         self._followed: dict[str, FollowedRun] = {}
         self._lock = Lock()
+        self._highest: dict[tuple[m.Metric, tuple[str, ...]], float] = {}
+        """Of each counter: a clock that is set must not look like a restart to Prometheus."""
 
     def describe(self) -> Iterable[Metric]:
         """Nothing: to register must not scrape."""
@@ -55,7 +58,7 @@ class RunsCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         with self._lock:
-            samples = [*self._samples(), *self._surroundings.samples()]
+            samples = self._never_falling([*self._samples(), *self._surroundings.samples()])
         return families(samples)
 
     def training_servers(self) -> list[str]:
@@ -68,6 +71,17 @@ class RunsCollector(Collector):
             if each.is_open
         ]
         return [file.read_text().strip() for file in files if file.is_file()]
+
+    def _never_falling(self, samples: list[Sample]) -> list[Sample]:
+        before, self._highest = self._highest, {}
+        raised = []
+        for sample in samples:
+            if sample.metric.kind == "counter":
+                key = (sample.metric, sample.labels)
+                self._highest[key] = max(sample.value, before.get(key, 0.0))
+                sample = replace(sample, value=self._highest[key])
+            raised.append(sample)
+        return raised
 
     def _samples(self) -> Iterator[Sample]:
         folders = sorted(self._home.runs.glob("*/run.json"), key=_mtime, reverse=True)

@@ -75,6 +75,7 @@ class FollowedRun:
         self._steps = run.follow_steps()
         num_averaged = max(1, min(_RUNNING_MEAN_STEPS, run.config.train.steps // 2))
         self._successes: deque[float] = deque(maxlen=num_averaged)
+        self._size = 0
         self._known: dict[str, Any] = {}
 
     def look(self) -> None:
@@ -83,6 +84,10 @@ class FollowedRun:
         Raises:
             OSError, ValueError: a file went away or makes no sense.
         """
+        size = self.run.metrics.stat().st_size if self.run.metrics.is_file() else 0
+        if size < self._size:
+            raise ValueError(f"run {self.run.run_id} was deleted and made anew")
+        self._size = size
         for line in self._steps.read():
             self._take(line)
         folder = self.run.attempts
