@@ -1,17 +1,15 @@
 """Every query of every panel, executed: it has data of the right shape, or there is a reason.
 
-told = check_panels("http://127.0.0.1:9090", since, missing={"gpu", "kl"})
+without = check_panels("http://127.0.0.1:9090", since, missing={"gpu", "kl"})
 """
 
 import math
 import re
-import time
 from collections.abc import Collection
 from typing import Any
 
-import httpx
-
-from tasks.dashboards.files import DASHBOARDS, Asked, filled_in, queries
+from tasks.dashboards.ask import Asker
+from tasks.dashboards.files import DASHBOARDS, Asked, queries
 from tasks.dashboards.plan import REASONS, Need
 
 
@@ -20,17 +18,18 @@ def check_panels(
 ) -> dict[str, str]:
     """Ask the Prometheus at `url` for everything since then, in seconds since 1970.
 
-    `missing` is what this profile does not have: a query that needs it has to be accepted and may
+    `missing` is what this profile does not have: a query that needs it has to be accepted and to
     be empty. Returns each such query with its reason.
     """
     faults, without = [], {}
-    for plan in DASHBOARDS:
-        for asked in queries(plan):
-            series = ask(url, asked, since, run, step_s)
+    with Asker(url, since, run=run, step_s=step_s) as asker:
+        for asked in [asked for plan in DASHBOARDS for asked in queries(plan)]:
+            series = asker.series(asked.expression)
             fault = find_fault(asked, series)
-            if fault and asked.needs in missing and not series:
+            if asked.needs in missing:
+                fault = f"has data, so {asked.needs} is not missing" if series else None
                 without[name(asked)] = REASONS[asked.needs]
-            elif fault:
+            if fault:
                 faults.append(f"{name(asked)}: {fault}")
     assert not faults, "\n".join(faults)
     return without
@@ -38,20 +37,6 @@ def check_panels(
 
 def name(asked: Asked) -> str:
     return f"{asked.dashboard} / {asked.panel} / {asked.legend}"
-
-
-def ask(url: str, asked: Asked, since: float, run: str, step_s: float) -> list[dict[str, Any]]:
-    """The series of a range query up to now; fails where Prometheus refuses the expression."""
-    now = time.time()
-    span_s = max(60, math.ceil(now - since))
-    rate = f"{max(60, math.ceil(4 * step_s))}s"
-    expression = filled_in(asked.expression, run=run, rate=rate, span=f"{span_s}s")
-    given = {"query": expression, "start": since, "end": now, "step": step_s}
-    answer = httpx.get(f"{url}/api/v1/query_range", params=given, timeout=30)
-    assert answer.is_success, f"{name(asked)}: {answer.text}"
-    data = answer.json()["data"]
-    assert data["resultType"] == "matrix"
-    return data["result"]
 
 
 def find_fault(asked: Asked, series: list[dict[str, Any]]) -> str | None:
@@ -72,6 +57,5 @@ def find_fault(asked: Asked, series: list[dict[str, Any]]) -> str | None:
 
 def labels_of(asked: Asked, series: dict[str, Any]) -> dict[str, str]:
     """The labels that the legend shows, with their values."""
-    return {
-        label: series["metric"].get(label, "") for label in re.findall(r"{{(\w+)}}", asked.legend)
-    }
+    labels = re.findall(r"{{(\w+)}}", asked.legend)
+    return {label: series["metric"].get(label, "") for label in labels}

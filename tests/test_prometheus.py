@@ -13,9 +13,12 @@ from uuid import uuid4
 
 import pytest
 import yaml
+from PIL import Image
 
 from configs.jobs import Committed
 from tasks import track
+from tasks.dashboards.files import DASHBOARDS
+from tasks.dashboards.sheet import draw
 from tasks.home import Home
 from tasks.metrics.services import prometheus_config
 from tasks.records import write_whole
@@ -118,6 +121,16 @@ def test_every_query_of_every_panel_has_data_of_the_right_shape_or_a_reason(
         "Ariadne: run overview / Flow runs / {{state}}",
         "Ariadne: training health / KL to the base (nats) / {{run}}",
     ]
+
+
+def test_the_sheet_is_a_picture_of_every_panel(watched: Watched, tmp_path: Path) -> None:
+    wait_until(lambda: query(watched.url, "ariadne_train_step"))
+    since = time.time() - 60
+    for plan in DASHBOARDS:
+        file = draw(plan, watched.url, since, ".*", tmp_path / plan.uid)
+        with Image.open(file) as picture:
+            colors = picture.convert("RGB").getcolors(maxcolors=1_000_000)
+            assert picture.width > 1000 and colors and len(colors) > 50, plan.uid
 
 
 def test_every_alert_is_made_to_fire_below() -> None:
