@@ -84,7 +84,8 @@ def test_every_metric_is_shown_or_told_somewhere() -> None:
 
 
 def test_a_variable_that_nobody_fills_in_is_told() -> None:
-    assert filled_in('rate(x{run=~"$run"}[$__range])', run="a") == 'rate(x{run=~"a"}[1h])'
+    filled = filled_in('rate(x{run=~"$run"}[$__rate_interval])', run="a", rate="2m")
+    assert filled == 'rate(x{run=~"a"}[2m])'
     assert "$__interval" in reason(lambda: filled_in("rate(x[$__interval])"))
 
 

@@ -37,7 +37,6 @@ class Asker:
             expression,
             run=self._run,
             rate=f"{max(60, round(_SCRAPES_OF_A_RATE * self._step_s))}s",
-            span=f"{max(60, round(now - self._since))}s",
         )
         given = {"query": asked, "start": self._since, "end": now, "step": self._step_s}
         try:

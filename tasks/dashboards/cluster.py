@@ -8,7 +8,7 @@ CLUSTER = Dashboard(
     explanation="The machines, and how training came back when they did not hold.",
     panels=(
         number("Ray nodes", "none", Query("sum(ray_cluster_active_nodes)", "alive", "ray")),
-        number("Attempt runs", "bool", each_run("attempt_open")),
+        number("Attempt runs", "bool_yes_no", each_run("attempt_open")),
         number("Attempts in a row without a checkpoint", "none", each_run("attempts_fruitless")),
         number("Last recovery took", "s", each_run("recovery_duration_seconds", "failure")),
         number("Lost to failures", "s", each_run("lost_seconds_total")),
@@ -79,6 +79,6 @@ CLUSTER = Dashboard(
             Query("ariadne_disk_size_bytes", "size"),
         ),
         lines("Checkpoints kept", "none", each_run("checkpoints_kept")),
-        lines("Sources that answer", "bool", Query("ariadne_source_up", "{{source}}")),
+        lines("Sources that answer", "bool_yes_no", Query("ariadne_source_up", "{{source}}")),
     ),
 )

@@ -57,13 +57,13 @@ def queries(plan: Dashboard) -> list[Asked]:
     ]
 
 
-def filled_in(expression: str, *, run: str = ".*", rate: str = "1m", span: str = "1h") -> str:
+def filled_in(expression: str, *, run: str = ".*", rate: str = "1m") -> str:
     """The expression as Grafana sends it: its variables replaced.
 
     Raises:
         ValueError: one is left that is not known.
     """
-    values = {"$__rate_interval": rate, "$__range": span, "$run": run}
+    values = {"$__rate_interval": rate, "$run": run}
     for variable, value in values.items():
         expression = expression.replace(variable, value)
     if left := re.search(r"\$\w+", expression):

@@ -73,22 +73,24 @@ def _runs() -> dashboard.QueryVariable:
 
 
 def _panel(plan: Panel) -> Any:
-    panel = _number(plan) if plan.kind == "number" else _curves(plan)
+    at_once = plan.kind in ("name", "number")
+    panel = _newest(plan) if at_once else _curves(plan)
     panel.title(plan.title).unit(plan.unit).datasource(_SOURCE).span(plan.width)
     if plan.explanation:
         panel.description(plan.explanation)
     for letter, query in zip("ABCDEFGH", plan.queries, strict=False):
         target = prometheus.Dataquery().expr(query.expression).legend_format(query.legend)
         target.ref_id(letter).datasource(_SOURCE)
-        panel.with_target(target.instant() if plan.kind == "number" else target.range())
+        panel.with_target(target.instant() if at_once else target.range())
     return panel
 
 
-def _number(plan: Panel) -> stat.Panel:
+def _newest(plan: Panel) -> stat.Panel:
+    shown = BigValueTextMode.NAME if plan.kind == "name" else BigValueTextMode.VALUE_AND_NAME
     return (
         stat.Panel()
         .height(4)
-        .text_mode(BigValueTextMode.VALUE_AND_NAME)
+        .text_mode(shown)
         .reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]))
     )
 

@@ -1,13 +1,13 @@
 """Run overview: does it learn, does it move, what went wrong last, what came of it."""
 
-from tasks.dashboards.plan import Dashboard, Query, each_run, lines, number, of_run, stack
+from tasks.dashboards.plan import Dashboard, Query, each_run, lines, name, number, of_run, stack
 
 OVERVIEW = Dashboard(
     uid="ariadne-overview",
     title="Ariadne: run overview",
     explanation="One glance: whether the run learns, whether it moves, and what came of it.",
     panels=(
-        number("Stage", "none", Query('ariadne_run_stage{run=~"$run"} == 1', "{{run}} {{stage}}")),
+        name("Stage", Query('ariadne_run_stage{run=~"$run"} == 1', "{{run}} {{stage}}")),
         number(
             "Steps left",
             "none",
@@ -51,17 +51,21 @@ OVERVIEW = Dashboard(
             "s",
             Query('ariadne_train_phase_duration_seconds{run=~"$run"}', "{{run}} {{phase}}"),
         ),
-        lines(
-            "Failures in the time shown, by class",
+        number(
+            "Failures so far",
             "none",
             Query(
-                'sum by (cause) (increase(ariadne_attempt_failures_total{run=~"$run"}[$__range]))',
-                "{{cause}}",
+                'sum by (run, cause) (ariadne_attempt_failures_total{run=~"$run"}) > 0',
+                "{{run}} {{cause}}",
+                "failure",
             ),
+            width=8,
         ),
-        number("In service", "none", Query("ariadne_champion_info", "{{run}} {{digest}}", "host")),
+        name("In service", Query("ariadne_champion_info", "{{run}} {{digest}}", "host")),
         number(
-            "Serves its adapter", "bool", Query("ariadne_endpoint_serves_champion", "yes", "host")
+            "Serves its adapter",
+            "bool_yes_no",
+            Query("ariadne_endpoint_serves_champion", "serves it", "host"),
         ),
         lines("Flow runs", "none", Query("ariadne_flow_runs", "{{state}}", "prefect")),
         number("Alerts", "none", Query('count(ALERTS{alertstate="firing"}) or vector(0)', "fire")),

@@ -1,7 +1,7 @@
 """What a dashboard is made of, without any word of Grafana's.
 
 Queries are PromQL with `$run`, a regular expression of run names, and Grafana's
-`$__rate_interval` and `$__range`.
+`$__rate_interval`.
 """
 
 from dataclasses import dataclass
@@ -42,7 +42,7 @@ class Panel:
     title: str
     unit: str
     queries: tuple[Query, ...]
-    kind: Literal["lines", "number", "stack"] = "lines"
+    kind: Literal["lines", "name", "number", "stack"] = "lines"
     explanation: str = ""
     width: int = 8
     """Of 24 columns."""
@@ -71,6 +71,11 @@ def stack(title: str, unit: str, *queries: Query, explanation: str = "", width: 
 def number(title: str, unit: str, *queries: Query, explanation: str = "", width: int = 4) -> Panel:
     """The newest values, large."""
     return Panel(title, unit, queries, "number", explanation, width)
+
+
+def name(title: str, query: Query) -> Panel:
+    """What the labels say, large; the value is always 1."""
+    return Panel(title, "none", (query,), "name", "", 4)
 
 
 def each_run(metric: str, needs: Need = "") -> Query:

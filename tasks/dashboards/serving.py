@@ -31,9 +31,11 @@ SERVING = Dashboard(
     title="Ariadne: rollout and serving",
     explanation="Episodes of training, the endpoint, and the model servers behind both.",
     panels=(
-        number("Endpoint answers", "bool", Query("ariadne_endpoint_up", "yes", "host")),
+        number("Endpoint answers", "bool_yes_no", Query("ariadne_endpoint_up", "answers", "host")),
         number(
-            "Serves its adapter", "bool", Query("ariadne_endpoint_serves_champion", "yes", "host")
+            "Serves its adapter",
+            "bool_yes_no",
+            Query("ariadne_endpoint_serves_champion", "serves it", "host"),
         ),
         number("Servers proven", "none", Query("sum(ariadne_replica_proven)", "servers", "host")),
         number(

@@ -57,14 +57,23 @@ def _panel(panel: Panel, place: Axes, asker: Asker) -> None:
     if not found:
         reasons = {REASONS[query.needs] for query in panel.queries if query.needs}
         _text(place, "; ".join(sorted(reasons)) or "no data", 8, "grey")
-    elif panel.kind == "number":
-        show = _format_of(panel.unit)
-        last = [f"{show(values[-1][1])}  {name}" for name, values in found]
+    elif panel.kind in ("name", "number"):
+        last = _newest(panel, found)
         more = [f"and {len(last) - _SHOWN_NUMBERS} more"] if len(last) > _SHOWN_NUMBERS else []
         size = 14 if len(last) == 1 else 9
         _text(place, "\n".join(last[:_SHOWN_NUMBERS] + more), size, "black")
     else:
         _curves(panel, place, found)
+
+
+def _newest(panel: Panel, found: Series) -> list[str]:
+    """The values of the last moment, or the names alone."""
+    end = max(points[-1][0] for _, points in found)
+    newest = [(name, points[-1][1]) for name, points in found if points[-1][0] == end]
+    if panel.kind == "name":
+        return [name for name, _ in newest]
+    show = _format_of(panel.unit)
+    return [f"{show(value)}  {name}" for name, value in newest]
 
 
 def _series(query: Query, asker: Asker) -> Series:
@@ -92,7 +101,7 @@ def _curves(panel: Panel, place: Axes, found: Series) -> None:
             place.plot(moments, values, linewidth=1.2, marker=marker, label=name)  # ty: ignore
     show = _format_of(panel.unit)
     place.yaxis.set_major_formatter(FuncFormatter(lambda value, _: show(value)))
-    place.xaxis.set_major_formatter(DateFormatter("%H:%M"))  # ty: ignore
+    place.xaxis.set_major_formatter(DateFormatter("%H:%M"))
     place.xaxis.set_major_locator(AutoDateLocator(maxticks=6))
     place.grid(alpha=0.3)
     if len(found) <= _MOST_IN_LEGEND:
@@ -116,14 +125,21 @@ def _format_of(unit: str) -> Callable[[float], str]:
     formats: dict[str, Callable[[float], str]] = {
         "percentunit": lambda value: f"{value:.0%}",
         "percent": lambda value: f"{value:.0f}%",
-        "s": lambda value: f"{_short(value)} s",
+        "s": _duration,
         "bytes": lambda value: f"{_short(value)}B",
         "Bps": lambda value: f"{_short(value)}B/s",
         "currencyUSD": lambda value: f"${value:.3g}",
-        "bool": lambda value: "yes" if value else "no",
+        "bool_yes_no": lambda value: "yes" if value else "no",
         "sci": lambda value: f"{value:.1e}",
     }
     return formats.get(unit, _short)
+
+
+def _duration(value: float) -> str:
+    for seconds, word in ((86_400, "d"), (3600, "h"), (60, "min")):
+        if abs(value) >= 2 * seconds:
+            return f"{value / seconds:.3g} {word}"
+    return f"{value:.3g} s"
 
 
 def _short(value: float) -> str:
