@@ -1,4 +1,7 @@
-"""Cluster and recovery: Ray's nodes, attempts, what failures cost, the disk."""
+"""Cluster and recovery: Ray's nodes, attempts, what failures cost, the disk.
+
+A node of the next cluster has the same address and other labels of Ray's: it is one curve.
+"""
 
 from tasks.dashboards.plan import Dashboard, Query, each_run, lines, number, of_run, stack
 
@@ -38,27 +41,43 @@ CLUSTER = Dashboard(
                 "failure",
             ),
         ),
-        lines("Cores in use", "percent", Query("ray_node_cpu_utilization", "{{ip}}", "ray")),
+        lines(
+            "Cores in use",
+            "percent",
+            Query("max by (ip) (ray_node_cpu_utilization)", "{{ip}}", "ray"),
+        ),
         lines(
             "Memory in use",
             "percentunit",
-            Query("ray_node_mem_used / ray_node_mem_total", "{{ip}}", "ray"),
+            Query(
+                "max by (ip) (ray_node_mem_used) / max by (ip) (ray_node_mem_total)",
+                "{{ip}}",
+                "ray",
+            ),
         ),
         lines(
             "GPUs in use",
             "percent",
-            Query("ray_node_gpus_utilization", "{{ip}} {{GpuIndex}}", "gpu"),
+            Query(
+                "max by (ip, GpuIndex) (ray_node_gpus_utilization)", "{{ip}} {{GpuIndex}}", "gpu"
+            ),
         ),
         lines(
             "GPU memory in use (MB)",
             "none",
-            Query("ray_node_gram_used", "{{ip}} {{GpuIndex}}", "gpu"),
+            Query("max by (ip, GpuIndex) (ray_node_gram_used)", "{{ip}} {{GpuIndex}}", "gpu"),
         ),
         lines(
             "Ray's object store",
             "bytes",
-            Query("ray_object_store_used_memory", "{{NodeAddress}} used", "ray"),
-            Query("ray_object_store_available_memory", "{{NodeAddress}} free", "ray"),
+            Query(
+                "max by (NodeAddress) (ray_object_store_used_memory)", "{{NodeAddress}} used", "ray"
+            ),
+            Query(
+                "max by (NodeAddress) (ray_object_store_available_memory)",
+                "{{NodeAddress}} free",
+                "ray",
+            ),
         ),
         stack(
             "Memory by component",
@@ -68,8 +87,8 @@ CLUSTER = Dashboard(
         lines(
             "Network",
             "Bps",
-            Query("ray_node_network_receive_speed", "{{ip}} in", "ray"),
-            Query("ray_node_network_send_speed", "{{ip}} out", "ray"),
+            Query("max by (ip) (ray_node_network_receive_speed)", "{{ip}} in", "ray"),
+            Query("max by (ip) (ray_node_network_send_speed)", "{{ip}} out", "ray"),
         ),
         lines("Actors by state", "none", Query("sum by (State) (ray_actors)", "{{State}}", "ray")),
         lines(

@@ -98,7 +98,7 @@ def _newest(plan: Panel) -> stat.Panel:
 def _curves(plan: Panel) -> timeseries.Panel:
     legend = common.VizLegendOptions().show_legend(True).placement(LegendPlacement.BOTTOM)
     panel = timeseries.Panel().height(8).legend(legend.display_mode(LegendDisplayMode.LIST))
-    panel.draw_style(GraphDrawStyle.LINE).line_width(1).span_nulls(True)
+    panel.draw_style(GraphDrawStyle.LINE).line_width(1)
     if plan.kind == "stack":
         panel.fill_opacity(40).stacking(common.StackingConfig().mode(StackingMode.NORMAL))
     return panel

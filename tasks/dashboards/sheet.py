@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ matplotlib.use("Agg")
 
 _COLUMNS = 4
 _POINTS = 240
+_GAP_POINTS = 4
+_SHORT_S = 1800
 _MOST_IN_LEGEND = 8
 _SHOWN_NUMBERS = 4
 _THOUSANDS = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
@@ -41,7 +44,7 @@ def draw(plan: Dashboard, url: str, since: float, run: str, out: Path) -> Path:
     axes = figure.subplots(num_rows, _COLUMNS, squeeze=False).flatten()
     with Asker(url, since, run=run, step_s=step_s) as asker:
         for panel, place in zip(plan.panels, axes, strict=False):
-            _panel(panel, place, asker)
+            _panel(panel, place, asker, (since, time.time()))
     for place in axes[len(plan.panels) :]:
         place.set_axis_off()
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -50,7 +53,7 @@ def draw(plan: Dashboard, url: str, since: float, run: str, out: Path) -> Path:
     return file
 
 
-def _panel(panel: Panel, place: Axes, asker: Asker) -> None:
+def _panel(panel: Panel, place: Axes, asker: Asker, span: tuple[float, float]) -> None:
     place.set_title(panel.title, fontsize=9, loc="left")
     place.tick_params(labelsize=7)
     found = [pair for query in panel.queries for pair in _series(query, asker)]
@@ -63,7 +66,7 @@ def _panel(panel: Panel, place: Axes, asker: Asker) -> None:
         size = 14 if len(last) == 1 else 9
         _text(place, "\n".join(last[:_SHOWN_NUMBERS] + more), size, "black")
     else:
-        _curves(panel, place, found)
+        _curves(panel, place, found, span)
 
 
 def _newest(panel: Panel, found: Series) -> list[str]:
@@ -86,26 +89,46 @@ def _series(query: Query, asker: Asker) -> Series:
     return found
 
 
-def _curves(panel: Panel, place: Axes, found: Series) -> None:
-    below = dict[float, float]()
-    for name, points in found[: 4 * _MOST_IN_LEGEND]:
-        moments = [datetime.fromtimestamp(moment, UTC) for moment, _ in points]
-        values = [value for _, value in points]
-        if panel.kind == "stack":
-            base = [below.get(moment, 0.0) for moment, _ in points]
-            tops = [low + value for low, value in zip(base, values, strict=True)]
-            place.fill_between(moments, base, tops, alpha=0.6, label=name)  # ty: ignore
-            below.update(zip((moment for moment, _ in points), tops, strict=True))
-        else:
-            marker = "." if len(points) == 1 else ""
-            place.plot(moments, values, linewidth=1.2, marker=marker, label=name)  # ty: ignore
+def _curves(panel: Panel, place: Axes, found: Series, span: tuple[float, float]) -> None:
+    begin, end = (datetime.fromtimestamp(moment, UTC) for moment in span)
+    gap_s = _GAP_POINTS * max(1.0, (span[1] - span[0]) / _POINTS)
+    if panel.kind == "stack":
+        _areas(place, found)
+    for name, points in found if panel.kind != "stack" else ():
+        whole = _with_gaps(points, gap_s)
+        moments = [datetime.fromtimestamp(moment, UTC) for moment, _ in whole]
+        marker = "." if len(points) == 1 else ""
+        values = [value for _, value in whole]
+        place.plot(moments, values, linewidth=1.2, marker=marker, label=name)  # ty: ignore
     show = _format_of(panel.unit)
     place.yaxis.set_major_formatter(FuncFormatter(lambda value, _: show(value)))
-    place.xaxis.set_major_formatter(DateFormatter("%H:%M"))
-    place.xaxis.set_major_locator(AutoDateLocator(maxticks=6))
+    if panel.unit == "bool_yes_no":
+        place.set_yticks([0, 1])
+    place.set_xlim(begin, end)  # ty: ignore
+    place.xaxis.set_major_locator(AutoDateLocator(minticks=2, maxticks=5))
+    is_short = span[1] - span[0] < _SHORT_S
+    place.xaxis.set_major_formatter(DateFormatter("%H:%M:%S" if is_short else "%H:%M"))
     place.grid(alpha=0.3)
     if len(found) <= _MOST_IN_LEGEND:
         place.legend(fontsize=6, loc="best", framealpha=0.5)
+
+
+def _areas(place: Axes, found: Series) -> None:
+    """On top of each other; what is not there at a moment has no height."""
+    moments = sorted({moment for _, points in found for moment, _ in points})
+    heights = [[dict(points).get(moment, 0.0) for moment in moments] for _, points in found]
+    times = [datetime.fromtimestamp(moment, UTC) for moment in moments]
+    place.stackplot(times, heights, labels=[name for name, _ in found], alpha=0.7)  # ty: ignore
+
+
+def _with_gaps(points: list[tuple[float, float]], gap_s: float) -> list[tuple[float, float]]:
+    """No line where nothing was measured."""
+    whole = points[:1]
+    for before, after in pairwise(points):
+        if after[0] - before[0] > gap_s:
+            whole.append((before[0], math.nan))
+        whole.append(after)
+    return whole
 
 
 def _text(place: Axes, text: str, size: int, color: str) -> None:
