@@ -7,7 +7,9 @@ from tasks.dashboards.plan import Dashboard, Query, lines, number
 
 
 def _vllm(name: str) -> str:
-    return f'{{__name__=~"vllm:{name}|ray_vllm_{name}"}}'
+    """Either way; Ray's versions differ in whether they put `_total` behind a counter."""
+    through_ray = name.replace("_total", "(_total)?")
+    return f'{{__name__=~"vllm:{name}|ray_vllm_{through_ray}"}}'
 
 
 def _rate(name: str, legend: str) -> Query:
