@@ -7,7 +7,8 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .ONESHELL:
 .DEFAULT_GOAL := help
-.PHONY: help setup trainer-python up down status logs run solve bench test chaos load lint lock
+.PHONY: help setup trainer-python up down status logs run solve bench test chaos load lint lock \
+  dashboards
 
 ENVS = $(or $(ARIADNE_CACHE),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/ariadne)/envs
 ARGS ?=
@@ -43,6 +44,19 @@ if ! command -v chromium >/dev/null; then
   apt-get update -qq >&2
   DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
     chromium fonts-liberation >&2
+fi
+endef
+
+# Prometheus with promtool, by which the tests ask every query of every dashboard.
+define PROMETHEUS
+if ! command -v prometheus >/dev/null || ! command -v promtool >/dev/null; then
+  if [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
+    echo "the tests need prometheus and promtool on PATH: on Debian, apt-get install prometheus" >&2
+    exit 1
+  fi
+  echo "installing Debian's prometheus for the tests" >&2
+  apt-get update -qq >&2
+  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends prometheus >&2
 fi
 endef
 
@@ -123,6 +137,7 @@ test:  ## run the tests, or those of ARGS, e.g. make test ARGS=tests/test_servic
 	@$(CONTROL)
 	$(if $(ARGS),,$(MAKE) --no-print-directory lint)
 	$(if $(ARGS),,$(CHROMIUM))
+	$(if $(ARGS),,$(PROMETHEUS))
 	"$$control/bin/python" -m flows setup
 	trainer=$$("$$control/bin/python" -m flows trainer-python)
 	if [ -n "$(ARGS)" ]; then
@@ -141,6 +156,10 @@ chaos:  ## kill, freeze and damage what can be, an hour long, e.g. make chaos AR
 load:  ## put load on what is hosted: requests a second, waiting times, a switch there and back
 	@$(CONTROL)
 	"$$control/bin/python" -m tests.load
+
+dashboards:  ## write, upload or draw Grafana's dashboards, e.g. make dashboards ARGS=sheet
+	@$(CONTROL)
+	"$$control/bin/python" -m flows dashboards $(or $(ARGS),--help)
 
 lint:  ## check style and types
 	@$(CONTROL)

@@ -171,6 +171,14 @@ class HostConfig(Section):
     start_timeout_s: int = Field(300, ge=10, le=7200)
 
 
+class CostConfig(Section):
+    """What machines cost, for the metrics alone; 0 leaves money out of them."""
+
+    worker_usd_per_hour: float = Field(0.0, ge=0, le=10_000)
+    """Of one worker's machine."""
+    head_usd_per_hour: float = Field(0.0, ge=0, le=10_000)
+
+
 class PostTrainConfig(Section):
     """A profile."""
 
@@ -184,6 +192,7 @@ class PostTrainConfig(Section):
     evaluate: EvaluateConfig
     gate: GateConfig = GateConfig()
     host: HostConfig = HostConfig()
+    cost: CostConfig = CostConfig()
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from flows import operate
+from flows import operate, see
 from tasks import services
 from tasks.home import Home
 
@@ -18,6 +18,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.add_typer(see.app, name="dashboards")
 _out = Console(soft_wrap=True, highlight=False)
 
 

@@ -20,6 +20,7 @@ from tasks import services
 from tasks.backends.environment import EnvironmentBuilder
 from tasks.home import Home, cache_folder
 from tasks.jobs import job_environment
+from tasks.metrics.services import HOW_TO_GET_PROMETHEUS, MetricsServices
 from tasks.run_dir import check_base_model, check_run_id, check_turn_limit
 
 Say = Callable[[str], None]
@@ -61,6 +62,9 @@ def bring_up(home: Home, say: Say) -> services.Services:
     deployments.register(home.services)
     automations.ensure()
     say(f"Prefect {found.prefect_ui_url}   MLflow {found.mlflow_url}")
+    metrics = MetricsServices.recorded(home)
+    prometheus = metrics.prometheus_url if metrics else ""
+    say(f"Prometheus {prometheus}" if prometheus else HOW_TO_GET_PROMETHEUS)
     return found
 
 

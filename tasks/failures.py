@@ -84,6 +84,13 @@ _BY_LAST_WORDS: tuple[tuple[str, Failure], ...] = (
         Failure("bad data", "stop", 0, "mend the input that the message names"),
     ),
 )
+CAUSES = tuple(
+    failure.cause
+    for failure in (
+        *(CANCELLED, STALLED, LOST_CLUSTER, SHORT, UNKNOWN, BAD_CODE),
+        *(failure for _, failure in _BY_LAST_WORDS),
+    )
+)
 _CODE = re.compile(r"\b(Import|ModuleNotFound|Syntax|Attribute|Name|Type|NotImplemented)Error\b")
 
 

@@ -75,6 +75,10 @@ class Run:
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 
+    def scratch_of_attempt(self, number: int) -> Path:
+        """Where an attempt at training has its scratch; not made here."""
+        return self.folder / "scratch" / f"attempt-{number}"
+
     def evaluation(self, inputs: str) -> Path:
         return self.folder / "evals" / inputs[:16]
 

@@ -1,5 +1,7 @@
 """The services of one home: Prefect server, Prefect worker and MLflow server, on 127.0.0.1.
 
+The metrics of the home are served beside them: see tasks/metrics/services.py.
+
 `up` starts or adopts them and returns when all are healthy; `down` leaves no process behind.
 They keep all they know in the home and look nothing up outside this machine.
 """
@@ -23,6 +25,8 @@ from tasks import ports
 from tasks.backends.protocols import Processes, ProcessSpec
 from tasks.backends.supervisord import Supervisord
 from tasks.home import Home, cache_folder, write_private
+from tasks.metrics import services as metrics_services
+from tasks.metrics.services import MetricsServices
 
 POOL = "ariadne"
 PREFECT, WORKER, MLFLOW = "prefect-server", "prefect-worker", "mlflow"
@@ -100,13 +104,16 @@ def up(home: Home) -> Services:
     processes.clear()
     with home.locked("services"):
         services = _choose(home, processes)
+        metrics = metrics_services.choose(home, processes)
         write_private(home.services_file, services.model_dump_json(indent=1) + "\n")
         processes.ensure(_prefect_server(home, services))
         processes.ensure(_mlflow_server(home, services))
+        metrics_services.ensure(home, processes, metrics, services.environment(home))
     _await(home, processes, PREFECT, services)
     processes.ensure(_prefect_worker(home, services))
     _await(home, processes, MLFLOW, services)
     _await(home, processes, WORKER, services)
+    metrics_services.await_health(metrics)
     return services
 
 
@@ -117,6 +124,7 @@ def down(home: Home) -> None:
     processes.stop(WORKER)
     processes.shutdown()
     home.services_file.unlink(missing_ok=True)
+    metrics_services.forget(home)
     shutil.rmtree(home.runtime / "ray", ignore_errors=True)  # logs and sockets of dead clusters
 
 
@@ -124,15 +132,20 @@ def status(home: Home) -> list[ServiceState]:
     """The services, and every other process that is kept."""
     processes = Supervisord(home)
     services = _recorded(home)
+    metrics = MetricsServices.recorded(home)
     states = {state.name: state for state in processes.states()}
-    ours = (PREFECT, WORKER, MLFLOW)
+    ours = (PREFECT, WORKER, MLFLOW, *(metrics.names if metrics else ()))
     report = []
     for name in (*ours, *sorted(states.keys() - set(ours))):
         state = states.get(name)
         healthy = state is not None and state.running
         if healthy and name in ours:
-            healthy = services is not None and _is_healthy(processes, name, services)
+            if metrics and name in metrics.names:
+                healthy = metrics_services.is_healthy(metrics, name)
+            else:
+                healthy = services is not None and _is_healthy(processes, name, services)
         url = services.url_of(name) if services else ""
+        url = url or (metrics.url_of(name) if metrics else "")
         said = state.description if state else "not running"
         report.append(ServiceState(name=name, healthy=healthy, url=url, description=said))
     return report

@@ -28,7 +28,7 @@ from tasks.turn import Superseded, check_turn, turn
 
 SUCCESS = "environment/success"
 GAP = "policy/rollout_train_logprobs_abs_diff_mean"
-_WIDEST_GAP_NATS = 0.01
+WIDEST_GAP_NATS = 0.01
 """Beyond this the server plays another policy than the one that is trained."""
 AWAY_RETRIES, AWAY_RETRY_S = 60, 60
 """What must be told in the end is tried for an hour, then the flow fails."""
@@ -58,7 +58,7 @@ class Relay:
         for line in self._take():
             if line.step > before:
                 self._log.info(self._describe(line))
-                if line.values.get(GAP, 0.0) > _WIDEST_GAP_NATS:
+                if line.values.get(GAP, 0.0) > WIDEST_GAP_NATS:
                     self._log.warning(_describe_gap(line))
         committed = self._context.run.committed_step()
         self._track(committed)
@@ -203,7 +203,7 @@ def track_results(context: Context, scores: EvaluateRecord, decision: GateRecord
 def _describe_gap(line: MetricsLine) -> str:
     return (
         f"train: step {line.step}: the log-probabilities of trainer and server differ by "
-        f"{line.values[GAP]:.3f} on average, {_WIDEST_GAP_NATS} are usual at most: what is learnt "
+        f"{line.values[GAP]:.3f} on average, {WIDEST_GAP_NATS} are usual at most: what is learnt "
         "may not be what is played; look at number formats, adapter layers and the vLLM version"
     )
 

@@ -2,13 +2,13 @@
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from tasks.run_dir import Run
 
 _TIMES_THE_SLOWEST = 5.0
 """A step may take this many times as long as the slowest of the last steps."""
-_LAST_STEPS = 10
+LAST_STEPS = 10
 _LEAST_S = 120.0
 """However quick the steps are: saving, garbage, a busy machine."""
 
@@ -24,7 +24,7 @@ class Watchdog:
         self._run = run
         self._clock = clock
         self._steps = run.follow_steps()
-        self._took_s: deque[float] = deque(maxlen=_LAST_STEPS)
+        self._took_s: deque[float] = deque(maxlen=LAST_STEPS)
         self._seen = self._sign()
         self._moved_at = clock()
         self._limit_s: float = run.config.train.first_step_timeout_s
@@ -52,4 +52,9 @@ class Watchdog:
 
     def _allowed_s(self) -> float:
         self._took_s.extend(line.values.get("timing/step", 0.0) for line in self._steps.read())
-        return max(_LEAST_S, _TIMES_THE_SLOWEST * max(self._took_s, default=0.0))
+        return allowed_s(self._took_s)
+
+
+def allowed_s(took_s: Iterable[float]) -> float:
+    """How long the next step may take after the last ones, which took so long."""
+    return max(_LEAST_S, _TIMES_THE_SLOWEST * max(took_s, default=0.0))

@@ -21,8 +21,11 @@ ALLOWED = {
 VENDORS = {
     "boto3": {"tasks/backends/eks_token.py"},
     "botocore": {"tasks/backends/eks_token.py"},
+    "grafana_foundation_sdk": {"tasks/dashboards/grafana.py"},
     "kubernetes": {"tasks/backends/kubernetes_api.py"},
+    "matplotlib": {"tasks/dashboards/sheet.py"},
     "mlflow": {"tasks/backends/mlflow_tracker.py"},
+    "prometheus_client": {"tasks/metrics/exporter.py"},
     "supervisor": {"tasks/backends/supervisord.py"},
 }
 
@@ -87,7 +90,12 @@ def test_prefect_is_known_to_flows_and_stages_but_to_no_backend() -> None:
 
 def test_only_the_wiring_and_the_services_pick_vendors() -> None:
     free = {"tasks.backends.protocols", "tasks.backends.wiring"}
-    pickers = {"tasks/backends/wiring.py", "tasks/services.py", "flows/operate.py"}
+    pickers = {
+        "tasks/backends/wiring.py",
+        "tasks/services.py",
+        "flows/operate.py",
+        "flows/see.py",
+    }
     wrong = [
         f"{name(path)} imports {module}"
         for path in FILES

@@ -18,6 +18,12 @@ from tasks import services
 from tasks.backends import leftovers
 from tasks.backends.supervisord import Supervisord
 from tasks.home import Home
+from tasks.metrics.services import (
+    EXPORTER,
+    HOW_TO_GET_PROMETHEUS,
+    PROMETHEUS,
+    MetricsServices,
+)
 from tasks.services import MLFLOW, PREFECT, WORKER, Services
 from tests.waiting import wait_until
 
@@ -104,12 +110,38 @@ def test_status_of_a_home_that_is_down_exits_with_3_and_makes_nothing(idle: Home
 
 
 def test_up_brings_all_services_to_health(home: Home, found: Services) -> None:
-    assert [state.name for state in services.status(home)] == [PREFECT, WORKER, MLFLOW]
+    expected = [PREFECT, WORKER, MLFLOW, EXPORTER, PROMETHEUS]
+    assert [state.name for state in services.status(home)] == expected
     assert all_healthy(home)
     assert httpx.get(f"{found.prefect_api_url}/ready", timeout=10).is_success
     assert httpx.get(f"{found.mlflow_url}/health", timeout=10).is_success
     assert services.find(home) == found
     assert flows(home, "status").returncode == 0
+
+
+def test_up_has_prometheus_scrape_the_exporter_by_rules_it_accepts(
+    home: Home, found: Services
+) -> None:
+    metrics = MetricsServices.recorded(home)
+    assert metrics is not None
+    config = home.root / "prometheus" / "prometheus.yml"
+    checked = subprocess.run(
+        ["promtool", "check", "config", str(config)],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    api = f"{metrics.prometheus_url}/api/v1"
+
+    def value(query: str) -> list[str]:
+        answer = httpx.get(f"{api}/query", params={"query": query}, timeout=10).raise_for_status()
+        return [series["value"][1] for series in answer.json()["data"]["result"]]
+
+    wait_until(lambda: value('up{job="ariadne"}') == ["1"])
+    wait_until(lambda: value('ariadne_source_up{source="prefect"}') == ["1"])
+    assert value('ariadne_flow_runs{state="running"}') == ["0"]
 
 
 def test_a_second_up_adopts_what_runs_and_keeps_its_ports(home: Home, found: Services) -> None:
@@ -126,6 +158,14 @@ def test_a_service_killed_at_once_is_started_again(home: Home, found: Services) 
     wait_until(lambda: not any(leftovers.alive(process) for process in before))
     wait_until(lambda: all_healthy(home), timeout_s=90)
     assert pid_of(home, MLFLOW) != killed
+
+
+def test_without_prometheus_up_works_and_says_how_to_get_it(home: Home, found: Services) -> None:
+    done = flows(home, "up", PATH=str(Path(sys.executable).parent))
+    assert done.returncode == 0 and HOW_TO_GET_PROMETHEUS in done.stdout, done.stderr
+    assert PROMETHEUS not in [state.name for state in services.status(home)]
+    services.up(home)
+    assert PROMETHEUS in [state.name for state in services.status(home)] and all_healthy(home)
 
 
 def test_an_artifact_goes_through_the_server_into_the_home(home: Home, found: Services) -> None:

@@ -107,7 +107,10 @@ def rollout_server(job: TrainJob) -> AbstractContextManager[StartingServer | Non
     """On a CPU, the server that plays the training episodes; on GPUs SkyRL brings its own."""
     if job.config.train.device == "cuda":
         return nullcontext()
-    return starting_server(server_plan(job), job.scratch / "inference-server.log")
+    plan = server_plan(job)
+    # For those who scrape its metrics.
+    (job.scratch / "inference-server.address").write_text(f"127.0.0.1:{plan.port}\n")
+    return starting_server(plan, job.scratch / "inference-server.log")
 
 
 def server_plan(job: TrainJob) -> ServerPlan:
