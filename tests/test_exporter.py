@@ -324,17 +324,28 @@ def test_model_servers_are_targets_of_their_own(
     attempt = add_attempt(run, datetime.now(UTC))
     address = run.scratch(f"attempt-{attempt.number}") / "inference-server.address"
     address.write_text("127.0.0.1:4001\n")
-    write_serving(home, run, "http://127.0.0.1:5001", "http://127.0.0.1:5002")
+    host(home, run, 5001)
+    write_serving(home, run, Path("/run/model-server-1.sock"), Path("/run/model-server-2.sock"))
     with exporter(home) as port:
         scrape(port)
         found = httpx.get(f"http://127.0.0.1:{port}/targets", timeout=10).json()
     assert found == [
-        {"targets": ["127.0.0.1:5001", "127.0.0.1:5002"], "labels": {"serves": "hosting"}},
+        *(
+            {
+                "targets": ["127.0.0.1:5001"],
+                "labels": {
+                    "serves": "hosting",
+                    "instance": name,
+                    "__metrics_path__": f"/metrics/{name}",
+                },
+            }
+            for name in ("model-server-1", "model-server-2")
+        ),
         {"targets": ["127.0.0.1:4001"], "labels": {"serves": "training"}},
     ]
 
 
-def write_serving(home: Home, run: Run, *replicas: str) -> None:
+def write_serving(home: Home, run: Run, *replicas: Path) -> None:
     probe = Probe(layout=run.mazes().mazes[0], replies=("x",), base_replies=("y",))
     wish = Serving(
         generation=1,

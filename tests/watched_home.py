@@ -210,8 +210,14 @@ def serving(answer: Callable[[str], str], port: int = 0) -> Iterator[int]:
 @contextmanager
 def door() -> Iterator[Door]:
     """A door that serves the recorded run's adapter, until it is told otherwise."""
-    replica = ReplicaStatus(url="http://127.0.0.1:1", proven=1, in_flight=2, refuted=0, fault="")
-    status = DoorStatus(wanted=1, serving=1, champion_digest=ADAPTER, replicas=(replica, replica))
+    replica = ReplicaStatus(name="model-server-1", proven=1, in_flight=2, refuted=0, fault="")
+    status = DoorStatus(
+        file=Path("serving.json"),
+        wanted=1,
+        serving=1,
+        champion_digest=ADAPTER,
+        replicas=(replica, replica),
+    )
     door = Door(0, status)
     with serving(lambda _: door.status.model_dump_json()) as door.port:
         yield door

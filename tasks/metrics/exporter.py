@@ -141,12 +141,20 @@ def build(home: Home, port: int) -> WSGIServer:
 
 def targets(home: Home, collector: RunsCollector) -> list[dict[str, Any]]:
     """The model servers as Prometheus' http_sd wants them."""
-    groups = {"hosting": model_servers(home), "training": collector.training_servers()}
-    return [
-        {"targets": addresses, "labels": {"serves": serves}}
-        for serves, addresses in groups.items()
-        if addresses
+    hosting = [
+        {
+            "targets": [server.address],
+            "labels": {
+                "serves": "hosting",
+                "instance": server.name,
+                "__metrics_path__": server.path,
+            },
+        }
+        for server in model_servers(home)
     ]
+    training = collector.training_servers()
+    playing = [{"targets": training, "labels": {"serves": "training"}}] if training else []
+    return [*hosting, *playing]
 
 
 def _mtime(file: Path) -> float:

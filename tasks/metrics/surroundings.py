@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 import httpx
 
@@ -20,6 +21,15 @@ from tasks.run_dir import open_run
 
 _TIMEOUT_S = 2.0
 _FLOW_STATES = {"waiting": ("SCHEDULED", "PENDING"), "running": ("RUNNING", "CANCELLING")}
+
+
+class ModelServerTarget(NamedTuple):
+    """Where Prometheus finds the metrics of one server."""
+
+    address: str
+    """host:port."""
+    path: str
+    name: str
 
 
 class Surroundings:
@@ -82,23 +92,31 @@ class Surroundings:
     def _door(self, champion: Hosted) -> DoorStatus | None:
         """What the door says of itself; None where it does not answer."""
         try:
-            record = newest(HostRecord, open_run(self._home.runs, champion.run_id).records)
-            if record is None:
+            url = door_url(self._home, champion)
+            if url is None:
                 return None
-            url = record.endpoint.url.removesuffix("/v1")
             answer = self._client.get(f"{url}/status", headers=_authorisation())
             return DoorStatus.model_validate_json(answer.raise_for_status().text)
         except (httpx.HTTPError, ValueError):
             return None
 
 
-def model_servers(home: Home) -> list[str]:
-    """host:port of the servers behind the door: each has its own metrics, the door has none."""
+def door_url(home: Home, champion: Hosted) -> str | None:
+    """Where the door was when the champion was hosted."""
+    record = newest(HostRecord, open_run(home.runs, champion.run_id).records)
+    return record.endpoint.url.removesuffix("/v1") if record else None
+
+
+def model_servers(home: Home) -> list[ModelServerTarget]:
+    """The servers behind the door, which passes on the metrics of each."""
     try:
+        url = door_url(home, history(home)[-1])
         wish = Serving.read(home.hosting / "serving.json")
-    except (FileNotFoundError, ValueError):
+    except (FileNotFoundError, IndexError, ValueError):
         return []
-    return [url.removeprefix("http://") for url in wish.replicas]
+    address = url.removeprefix("http://") if url else ""
+    names = [socket.stem for socket in wish.replicas] if address else []
+    return [ModelServerTarget(address, f"/metrics/{name}", name) for name in names]
 
 
 def _authorisation() -> dict[str, str]:
