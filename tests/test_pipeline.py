@@ -12,9 +12,11 @@ import psutil
 import pytest
 
 from configs.jobs import EvaluationSummary
+from tasks.metrics.services import MetricsServices
 from tasks.records import GateRecord
 from tests.chains import Chain
 from tests.homes import ariadne, ours
+from tests.panels import check_panels
 
 ROOT = Path(__file__).parents[1]
 pytestmark = pytest.mark.pipeline
@@ -125,3 +127,11 @@ def test_the_same_run_again_trains_nothing_and_is_quick(chain: Chain) -> None:
 def test_nothing_of_the_killed_attempt_is_left(chain: Chain) -> None:
     assert not psutil.pid_exists(chain.killed_pid)
     assert not [words for _, words in ours(chain.home) if "vllm_server_actor" in " ".join(words)]
+
+
+def test_every_panel_of_every_dashboard_has_data_of_this_run(chain: Chain) -> None:
+    metrics = MetricsServices.recorded(chain.home)
+    assert metrics and metrics.prometheus_url
+    since = (chain.run.folder / "turn.json").stat().st_ctime - 900
+    without = check_panels(metrics.prometheus_url, since, missing={"gpu", "kl", "prices"})
+    assert without

@@ -6,6 +6,9 @@ It goes on from where test_pipeline.py has left the chain, and changes what is h
 import json
 import re
 import signal
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import httpx
 import psutil
@@ -13,6 +16,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from configs.serving import DoorStatus
+from flows.operate import trainer_python
 from tasks.attempts import all_attempts
 from tests.chains import Chain
 from tests.homes import ours, run_deployment
@@ -121,6 +125,47 @@ def test_a_bad_request_is_refused_and_the_servers_stay_well(
     assert word in answer.text
     good = httpx.post(f"{url_of(chain)}/chat/completions", json=question(ALIAS), timeout=120)
     assert good.status_code == 200 and good.headers[DIGEST_HEADER] == digest_of(chain, 3)
+
+
+def test_many_large_requests_are_refused_and_the_door_stays_small(chain: Chain) -> None:
+    (door,) = processes(chain, "containers.server.door")
+    picture = {"url": "data:image/png;base64," + "A" * (12 * 2**20)}
+    content = [{"type": "image_url", "image_url": picture}]
+    body = json.dumps({**question(ALIAS), "messages": [{"role": "user", "content": content}]})
+    before, peak = door.memory_info().rss, 0
+
+    def post(_: int) -> int:
+        return httpx.post(
+            f"{url_of(chain)}/chat/completions", content=body, timeout=300
+        ).status_code
+
+    with ThreadPoolExecutor(24) as clients:
+        asked = [clients.submit(post, number) for number in range(48)]
+        while not all(each.done() for each in asked):
+            peak = max(peak, door.memory_info().rss)
+    assert {each.result() for each in asked} <= {400, 429}
+    assert peak - before < 1.5 * 2**30, "16 bodies of 16 MiB, parsed and written anew"
+    wait_until(lambda: is_proven(chain))
+
+
+def test_peft_gives_the_answer_the_probability_that_vllm_gives_it(
+    chain: Chain, tmp_path: Path
+) -> None:
+    asked = question(ALIAS, num_pictures=2) | {"max_tokens": 24, "temperature": 1.0, "seed": 1}
+    asked |= {"logprobs": True, "return_tokens_as_token_ids": True}
+    answer = httpx.post(f"{url_of(chain)}/chat/completions", json=asked, timeout=120).json()
+    told = answer["choices"][0]["logprobs"]["content"]
+    tokens = [entry["token"].removeprefix("token_id:") for entry in told]
+    (tmp_path / "request.json").write_text(json.dumps(asked))
+    trainer = trainer_python()
+    base, adapter = chain.run.config.model.path, chain.run.adapter(3)
+    command = [trainer, "-m", "tests.trainer.peft_logprobs", str(base), str(adapter)]
+    done = subprocess.run(
+        [*command, str(tmp_path / "request.json"), *tokens],
+        capture_output=True, text=True, timeout=300, check=True,
+    )  # fmt: skip
+    gaps = [abs(a - b["logprob"]) for a, b in zip(json.loads(done.stdout), told, strict=True)]
+    assert len(gaps) > 4 and max(gaps) < 0.001, gaps
 
 
 def test_the_page_lets_champion_and_base_play_a_maze_of_ones_own(

@@ -109,7 +109,7 @@ def rollout_server(job: TrainJob) -> AbstractContextManager[StartingServer | Non
         return nullcontext()
     plan = server_plan(job)
     # For those who scrape its metrics.
-    (job.scratch / "inference-server.address").write_text(f"127.0.0.1:{plan.port}\n")
+    (job.scratch / "inference-server.address").write_text(f"127.0.0.1:{plan.listen}\n")
     return starting_server(plan, job.scratch / "inference-server.log")
 
 
