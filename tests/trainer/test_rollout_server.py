@@ -32,7 +32,7 @@ def test_the_address_of_the_server_is_written_where_the_exporter_looks(
     monkeypatch.setattr(train_main, "starting_server", lambda plan, log: planned.append(plan))
     train_main.rollout_server(job(tmp_path))
     written = (tmp_path / "inference-server.address").read_text()
-    assert written == f"127.0.0.1:{planned[0].port}\n"
+    assert written == f"127.0.0.1:{planned[0].listen}\n"
 
 
 def test_where_skyrl_brings_its_own_servers_there_is_no_address(tmp_path: Path) -> None:
