@@ -8,6 +8,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from flows import logs as log_lines
 from flows import operate
 from tasks import services
 from tasks.home import Home
@@ -18,7 +19,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-_out = Console(soft_wrap=True, highlight=False)
+_out = Console(soft_wrap=True, highlight=False, markup=False, emoji=False)
 
 
 @app.command()
@@ -46,9 +47,13 @@ def status() -> None:
 
 
 @app.command()
-def logs() -> None:
+def logs(
+    lines: Annotated[int, typer.Option(min=1, help="how many of each log to begin with")] = 10,
+    follow: Annotated[bool, typer.Option(help="go on with what is added")] = True,
+) -> None:
     """Follow the logs of services, nodes and the newest job."""
-    operate.follow_logs(Home.from_environment())
+    show = log_lines.follow_logs if follow else log_lines.show_logs
+    show(Home.from_environment(), _out.print, lines)
 
 
 @app.command()

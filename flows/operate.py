@@ -7,7 +7,6 @@ API and its run is watched; interrupting the watching leaves the run alone.
 import os
 import subprocess
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -103,27 +102,6 @@ def check_inputs(parameters: dict[str, Any]) -> None:
     config = load_config(parameters["profile"], overrides)
     check_base_model(config.model.path)
     check_turn_limit(config, load_maze_set(config.mazes.test_set))
-
-
-def log_files(home: Home) -> list[Path]:
-    """The logs of the services and nodes, and of the newest attempt and jobs of the newest run.
-
-    Raises:
-        RuntimeError: there are none yet.
-    """
-    runs = sorted(home.runs.glob("*/scratch"), key=lambda path: path.stat().st_mtime)
-    jobs = sorted(runs[-1].iterdir(), key=lambda path: path.stat().st_mtime) if runs else []
-    files = [*home.logs.glob("*.log"), *(file for job in jobs[-1:] for file in job.rglob("*.log"))]
-    if not files:
-        raise RuntimeError("there are no logs yet: `make run` or `make up` writes the first")
-    return sorted(files)
-
-
-def follow_logs(home: Home) -> None:
-    """Print the last lines of all logs and what is added, until interrupted."""
-    command = ["tail", "--lines", "10", "--follow=name", "--retry", *map(str, log_files(home))]
-    with suppress(KeyboardInterrupt):
-        subprocess.run(command, check=False)
 
 
 def solve(home: Home, seed: int, picture: Path) -> None:

@@ -283,6 +283,6 @@ def _client() -> httpx.Client:
 
 def _telling_line(log: Path) -> str:
     """The last line that tells what went wrong, else the last line."""
-    lines = [clean(line) for line in tail(log).splitlines() if line.strip()]
+    lines = [clean(line.strip()) for line in tail(log).splitlines() if line.strip()]
     telling = [line for line in lines if _TELLING.search(line)]
     return (telling or lines or ["it said nothing"])[-1]

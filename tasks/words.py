@@ -26,7 +26,7 @@ _SECRETS = (
 
 def clean(line: str) -> str:
     """One printable line of at most 400 characters, without colours and keys."""
-    text = _CONTROL.sub("", line[:_LONGEST_READ]).strip()
+    text = _CONTROL.sub("", line[:_LONGEST_READ]).rstrip()
     for secret in _SECRETS:
         text = secret.sub(r"\1***", text)
     return text if len(text) <= _LONGEST_LINE else text[: _LONGEST_LINE - 4] + " ..."
@@ -56,7 +56,7 @@ def tail(file: Path, num_bytes: int = _TAIL_BYTES) -> str:
 def telling_line(text: str, silence: str = "it printed nothing") -> str:
     """The line of a log that says most about its end: the last error, else the last line."""
     lines = [line for line in text.splitlines() if line.strip()]
-    return clean(next(_errors(lines), lines[-1] if lines else silence))
+    return clean(next(_errors(lines), lines[-1] if lines else silence).strip())
 
 
 def _errors(lines: list[str]) -> Iterator[str]:

@@ -109,7 +109,7 @@ def _uv(*arguments: str) -> None:
         command, capture_output=True, text=True, timeout=_INSTALL_TIMEOUT_S, check=False
     )
     if done.returncode:
-        words = " ".join(last_lines(done.stderr))[-600:]
+        words = " ".join(line.strip() for line in last_lines(done.stderr))[-600:]
         raise RuntimeError(f"uv {arguments[0]} failed: {words or 'it said nothing'}")
 
 
