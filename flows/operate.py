@@ -7,6 +7,7 @@ API and its run is watched; interrupting the watching leaves the run alone.
 import os
 import subprocess
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from tasks.jobs import job_environment
 from tasks.run_dir import check_base_model, check_run_id, check_turn_limit
 
 Say = Callable[[str], None]
+Watching = Callable[[str], AbstractContextManager[None]]
 _OVERRIDES = {
     "steps": "train.steps",
     "seed": "train.seed",
@@ -63,14 +65,22 @@ def bring_up(home: Home, say: Say) -> services.Services:
     return found
 
 
-def run(home: Home, parameters: dict[str, Any], say: Say) -> list[dict[str, str]]:
+class Left(Exception):
+    """Whoever followed a run has left; the run goes on. Says how to find it again."""
+
+
+def run(
+    home: Home, parameters: dict[str, Any], say: Say, watching: Watching = nullcontext
+) -> list[dict[str, str]]:
     """Start post-train and follow it; returns the rows of its summary.
 
-    An adapter that the gate does not promote is an outcome, not an error.
+    An adapter that the gate does not promote is an outcome, not an error. `watching` gets the
+    flow run's id and may show more of it while it is followed.
 
     Raises:
         ValueError: a parameter or an input is unusable; nothing was started.
         RuntimeError: the run did not complete.
+        Left: interrupted; the run goes on.
     """
     check_inputs(parameters)
     found = bring_up(home, say)
@@ -78,9 +88,16 @@ def run(home: Home, parameters: dict[str, Any], say: Say) -> list[dict[str, str]
     from tasks.gate import NOT_PROMOTED
 
     run_id, name = deployments.start("post-train/post-train", parameters)
-    say(f"flow run {name!r}: {found.prefect_ui_url}/runs/flow-run/{run_id}")
+    page = f"{found.prefect_ui_url}/runs/flow-run/{run_id}"
+    say(f"flow run {name!r}: {page}")
     try:
-        ended = deployments.follow(run_id, say)
+        with watching(str(run_id)):
+            ended = deployments.follow(run_id, say)
+    except KeyboardInterrupt:
+        raise Left(
+            f"the run goes on without this terminal: `make status` shows it, {page} cancels it, "
+            "the same `make run` follows it to its end"
+        ) from None
     except httpx.HTTPError as error:
         raise RuntimeError(
             f"the Prefect server is away ({error}): `make run` again goes on where it stopped"

@@ -174,11 +174,16 @@ def save(record: Record, folder: Path) -> None:
 
 def find[AnyRecord: Record](kind: type[AnyRecord], inputs: str, folder: Path) -> AnyRecord | None:
     """The record of exactly these inputs; half-written, older or foreign ones count as absent."""
+    record = newest(kind, folder)
+    return record if record and record.inputs == inputs else None
+
+
+def newest[AnyRecord: Record](kind: type[AnyRecord], folder: Path) -> AnyRecord | None:
+    """The record of whatever inputs the stage had last, or None."""
     try:
-        record = kind.model_validate_json((folder / f"{kind.stage}.json").read_text())
+        return kind.model_validate_json((folder / f"{kind.stage}.json").read_text())
     except (FileNotFoundError, ValueError):  # no JSON, not even text, or another shape
         return None
-    return record if record.inputs == inputs else None
 
 
 def write_whole(path: Path, text: str) -> None:
