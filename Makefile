@@ -115,9 +115,9 @@ status:  ## show what runs
 	@$(CONTROL)
 	"$$control/bin/python" -m flows status
 
-logs:  ## follow the logs of services, nodes and the newest job
+logs:  ## follow the logs of services, nodes and the newest job; ARGS=--no-follow ends at once
 	@$(CONTROL)
-	"$$control/bin/python" -m flows logs
+	"$$control/bin/python" -m flows logs $(ARGS)
 
 run:  ## run the pipeline and follow it, e.g. make run PROFILE=smoke STEPS=2 SEED=3
 	@$(CONTROL)

@@ -5,10 +5,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
+from rich.console import Console, Group
 from rich.table import Table
 
+from flows import logs as log_lines
 from flows import operate, see
+from flows.terminal import describe_home, live_view, show
 from tasks import services
 from tasks.home import Home
 
@@ -19,7 +21,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(see.app, name="dashboards")
-_out = Console(soft_wrap=True, highlight=False)
+_out = Console(soft_wrap=True, highlight=False, markup=False, emoji=False)
+_INTERRUPTED = 130
+"""What a shell says of a program that Ctrl-C has ended."""
 
 
 @app.command()
@@ -36,20 +40,25 @@ def down() -> None:
 
 @app.command()
 def status() -> None:
-    """Show what runs. Exits with 3 when something does not."""
-    states = services.status(Home.from_environment())
+    """Show what runs, and the newest runs. Exits with 3 when a service does not run."""
+    home = Home.from_environment()
+    states = services.status(home)
     table = Table("name", "up", "address", "state", box=None, padding=(0, 1, 0, 0))
     for state in states:
         table.add_row(state.name, "yes" if state.healthy else "no", state.url, state.description)
-    _out.print(table)
+    show(_out, Group(table, "", describe_home(home)))
     if not all(state.healthy for state in states):
         raise typer.Exit(3)
 
 
 @app.command()
-def logs() -> None:
+def logs(
+    lines: Annotated[int, typer.Option(min=1, help="how many of each log to begin with")] = 10,
+    follow: Annotated[bool, typer.Option(help="go on with what is added")] = True,
+) -> None:
     """Follow the logs of services, nodes and the newest job."""
-    operate.follow_logs(Home.from_environment())
+    show = log_lines.follow_logs if follow else log_lines.show_logs
+    show(Home.from_environment(), _out.print, lines)
 
 
 @app.command()
@@ -82,13 +91,16 @@ def run(
         "run_name": run_name,
         "force_rebuild": force_rebuild,
     }
-    rows = operate.run(Home.from_environment(), parameters, _out.print)
+    home = Home.from_environment()
+    rows = operate.run(
+        home, parameters, _out.print, lambda flow_run_id: live_view(_out, home, flow_run_id)
+    )
     table = Table(show_header=False, box=None)
     table.add_column()
     table.add_column(overflow="fold")
     for row in rows:
         table.add_row(row["what"], row["value"])
-    _out.print(table)
+    show(_out, table)
 
 
 @app.command()
@@ -105,6 +117,9 @@ def main() -> None:
     """Run a command; an error of ours is one line that names the next move."""
     try:
         app(prog_name="python -m flows")
+    except operate.Left as left:
+        _out.print(str(left))
+        sys.exit(_INTERRUPTED)
     except (ValueError, RuntimeError) as error:
         if "\n" in str(error):
             raise

@@ -7,7 +7,7 @@ API and its run is watched; interrupting the watching leaves the run alone.
 import os
 import subprocess
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from tasks.metrics.services import HOW_TO_GET_PROMETHEUS, MetricsServices
 from tasks.run_dir import check_base_model, check_run_id, check_turn_limit
 
 Say = Callable[[str], None]
+Watching = Callable[[str], AbstractContextManager[None]]
 _OVERRIDES = {
     "steps": "train.steps",
     "seed": "train.seed",
@@ -68,14 +69,22 @@ def bring_up(home: Home, say: Say) -> services.Services:
     return found
 
 
-def run(home: Home, parameters: dict[str, Any], say: Say) -> list[dict[str, str]]:
+class Left(Exception):
+    """Whoever followed a run has left; the run goes on. Says how to find it again."""
+
+
+def run(
+    home: Home, parameters: dict[str, Any], say: Say, watching: Watching = nullcontext
+) -> list[dict[str, str]]:
     """Start post-train and follow it; returns the rows of its summary.
 
-    An adapter that the gate does not promote is an outcome, not an error.
+    An adapter that the gate does not promote is an outcome, not an error. `watching` gets the
+    flow run's id and may show more of it while it is followed.
 
     Raises:
         ValueError: a parameter or an input is unusable; nothing was started.
         RuntimeError: the run did not complete.
+        Left: interrupted; the run goes on.
     """
     check_inputs(parameters)
     found = bring_up(home, say)
@@ -83,9 +92,16 @@ def run(home: Home, parameters: dict[str, Any], say: Say) -> list[dict[str, str]
     from tasks.gate import NOT_PROMOTED
 
     run_id, name = deployments.start("post-train/post-train", parameters)
-    say(f"flow run {name!r}: {found.prefect_ui_url}/runs/flow-run/{run_id}")
+    page = f"{found.prefect_ui_url}/runs/flow-run/{run_id}"
+    say(f"flow run {name!r}: {page}")
     try:
-        ended = deployments.follow(run_id, say)
+        with watching(str(run_id)):
+            ended = deployments.follow(run_id, say)
+    except KeyboardInterrupt:
+        raise Left(
+            f"the run goes on without this terminal: `make status` shows it, {page} cancels it, "
+            "the same `make run` follows it to its end"
+        ) from None
     except httpx.HTTPError as error:
         raise RuntimeError(
             f"the Prefect server is away ({error}): `make run` again goes on where it stopped"
@@ -107,27 +123,6 @@ def check_inputs(parameters: dict[str, Any]) -> None:
     config = load_config(parameters["profile"], overrides)
     check_base_model(config.model.path)
     check_turn_limit(config, load_maze_set(config.mazes.test_set))
-
-
-def log_files(home: Home) -> list[Path]:
-    """The logs of the services and nodes, and of the newest attempt and jobs of the newest run.
-
-    Raises:
-        RuntimeError: there are none yet.
-    """
-    runs = sorted(home.runs.glob("*/scratch"), key=lambda path: path.stat().st_mtime)
-    jobs = sorted(runs[-1].iterdir(), key=lambda path: path.stat().st_mtime) if runs else []
-    files = [*home.logs.glob("*.log"), *(file for job in jobs[-1:] for file in job.rglob("*.log"))]
-    if not files:
-        raise RuntimeError("there are no logs yet: `make run` or `make up` writes the first")
-    return sorted(files)
-
-
-def follow_logs(home: Home) -> None:
-    """Print the last lines of all logs and what is added, until interrupted."""
-    command = ["tail", "--lines", "10", "--follow=name", "--retry", *map(str, log_files(home))]
-    with suppress(KeyboardInterrupt):
-        subprocess.run(command, check=False)
 
 
 def solve(home: Home, seed: int, picture: Path) -> None:

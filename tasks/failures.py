@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tasks.backends.protocols import JobStatus
+from tasks.words import telling_line
 
 Action = Literal["retry", "new cluster", "smaller batches", "stop"]
 """`retry`: on the same cluster if it is whole. `smaller batches`: with half the episodes in one
@@ -39,6 +40,7 @@ STALLED = Failure("no progress", "new cluster", 2, "read diagnosis.txt beside th
 LOST_CLUSTER = Failure("lost cluster", "new cluster", 3, "look at the logs of the Ray nodes")
 SHORT = Failure("ended short of the last step", "retry", 3, "read the job's log")
 UNKNOWN = Failure("unknown failure", "retry", 3, "read the job's log and mend the cause")
+LOST_SERVER = Failure("lost inference server", "retry", 3, "read inference-server.log")
 BAD_CODE = Failure("bad code", "stop", 0, "mend the code; the same flow then goes on")
 
 _BY_LAST_WORDS: tuple[tuple[str, Failure], ...] = (
@@ -69,7 +71,7 @@ _BY_LAST_WORDS: tuple[tuple[str, Failure], ...] = (
     ),
     (
         r"inference server|ClientConnectorError|ServerDisconnected|Cannot connect to host",
-        Failure("lost inference server", "retry", 3, "read inference-server.log"),
+        LOST_SERVER,
     ),
     (
         r"ActorDied|RayActorError|WorkerCrashed|ActorUnavailable|LocalRayletDied",
@@ -94,6 +96,15 @@ CAUSES = tuple(
 _CODE = re.compile(r"\b(Import|ModuleNotFound|Syntax|Attribute|Name|Type|NotImplemented)Error\b")
 
 
+def account(failure: Failure, log: str, server_log: str) -> str:
+    """One line on an attempt's end: its class, and what it said itself."""
+    line = f"{failure.cause}: {telling_line(log)}"
+    said = telling_line(server_log, silence="")
+    if failure == LOST_SERVER and said and said not in line:
+        line += f" (the server: {said})"
+    return line
+
+
 def classify(status: JobStatus, log: str, *, has_moved: bool) -> Failure:
     """The class of an attempt that did not train to the end.
 
@@ -112,10 +123,3 @@ def classify(status: JobStatus, log: str, *, has_moved: bool) -> Failure:
     if not has_moved and _CODE.search(telling_line(log)):
         return BAD_CODE
     return UNKNOWN
-
-
-def telling_line(log: str) -> str:
-    """The line of a job's log that says most about its end."""
-    lines = [line.strip() for line in log.split("\n") if line.strip()]
-    errors = [line for line in lines if "Error" in line or "refuses" in line]
-    return (errors or lines or ["it printed nothing"])[-1][:400]

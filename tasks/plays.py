@@ -10,15 +10,17 @@ from configs.digests import digest_of
 from configs.jobs import AdapterManifest, EvaluateJob, EvaluationSummary, HeldOut
 from configs.schema import PostTrainConfig
 from tasks.adapters import read_intact
+from tasks.attempt_log import SERVER_LOG, AttemptLog
 from tasks.backends.protocols import Image, JobStatus
 from tasks.cluster import ensure_cluster, give_up_cluster
 from tasks.context import Context
-from tasks.failures import classify, telling_line
+from tasks.failures import account, classify
 from tasks.home import Home
 from tasks.hosted import Hosted
 from tasks.jobs import follow, job_environment, program
 from tasks.records import write_whole
 from tasks.run_dir import Run, check_base_model, open_run
+from tasks.words import quote, tail
 
 _MAX_TRIES = 3
 _RESULTS = ("episodes.jsonl", "summary.json")
@@ -156,7 +158,9 @@ def _run_job(context: Context, image: Image, job: EvaluateJob) -> None:
         if status == "succeeded":
             return
         failure = classify(status, text, has_moved=False)
-        reason = f"the evaluation {status}: {failure.cause}: {telling_line(text)}"
+        said = account(failure, text, tail(job.scratch / SERVER_LOG))
+        reason = f"the evaluation {status}: {said}"
+        get_run_logger().warning("evaluate: the last lines of its job:%s", quote(text))
         if failure.action == "stop" or not tries_left:
             raise RuntimeError(f"{reason}. Next: {failure.advice} ({job.scratch})")
         get_run_logger().warning("evaluate: %s; next: %s", reason, failure.action)
@@ -173,14 +177,13 @@ def _try_job(context: Context, image: Image, job: EvaluateJob) -> tuple[JobStatu
     # Whoever comes here lacks results, so also a job that succeeded has to be done again.
     if jobs.status(submission_id) in ("succeeded", "failed", "stopped"):
         jobs.delete(submission_id)
-    if jobs.status(submission_id) == "unknown":
+    is_new = jobs.status(submission_id) == "unknown"
+    if is_new:
         _clear_damaged(context.run, job)
     command = program(image, "containers.trainer.evaluate_main", file)
     jobs.submit_or_adopt(submission_id, command, job_environment(image))
-    status = follow(jobs, submission_id, lambda: None)
-    text = jobs.logs(submission_id)
-    (job.scratch / "job.log").write_text(text)
-    return status, text
+    log = AttemptLog(jobs, submission_id, job.scratch, "evaluation", is_new=is_new)
+    return follow(jobs, submission_id, log.poll), log.end()
 
 
 def _clear_damaged(run: Run, job: EvaluateJob) -> None:

@@ -27,6 +27,7 @@ from tasks.backends.supervisord import Supervisord
 from tasks.home import Home, cache_folder, write_private
 from tasks.metrics import services as metrics_services
 from tasks.metrics.services import MetricsServices
+from tasks.words import clean, tail
 
 POOL = "ariadne"
 PREFECT, WORKER, MLFLOW = "prefect-server", "prefect-worker", "mlflow"
@@ -298,7 +299,6 @@ def _client() -> httpx.Client:
 
 def _telling_line(log: Path) -> str:
     """The last line that tells what went wrong, else the last line."""
-    text = log.read_text(errors="replace") if log.is_file() else ""
-    lines = [line.strip()[:300] for line in text[-20_000:].splitlines() if line.strip()]
+    lines = [clean(line.strip()) for line in tail(log).splitlines() if line.strip()]
     telling = [line for line in lines if _TELLING.search(line)]
     return (telling or lines or ["it said nothing"])[-1]

@@ -10,18 +10,20 @@ from prefect.runtime import flow_run
 
 from tasks import attempts, records
 from tasks.adapters import read_intact
+from tasks.attempt_log import SERVER_LOG, AttemptLog
 from tasks.attempts import Attempt
 from tasks.backends.protocols import Image, Jobs
 from tasks.check import train_job
 from tasks.cluster import ensure_cluster, give_up_cluster
 from tasks.context import Context
-from tasks.failures import LOST_CLUSTER, STALLED, Failure, classify, telling_line
+from tasks.failures import LOST_CLUSTER, STALLED, Failure, account, classify
 from tasks.jobs import follow, job_environment, program
 from tasks.records import TrainRecord
 from tasks.run_dir import Run
 from tasks.track import Relay
 from tasks.turn import check_turn
 from tasks.watchdog import Stalled, Watchdog
+from tasks.words import quote, tail
 
 
 def find_training(run: Run) -> TrainRecord | None:
@@ -93,23 +95,26 @@ def _attend(
     run = context.run
     watchdog = Watchdog(run)
 
+    scratch = run.scratch(f"attempt-{attempt.number}")
+    log = AttemptLog(jobs, attempt.submission_id, scratch)
+
     def look() -> None:
         relay.poll()
+        log.poll()
         watchdog.check()
 
-    scratch = run.scratch(f"attempt-{attempt.number}")
     try:
         status = follow(jobs, attempt.submission_id, look)
     except Stalled as stall:
         (scratch / "diagnosis.txt").write_text(context.backends.clusters.diagnose(run.config.name))
-        (scratch / "job.log").write_text(jobs.logs(attempt.submission_id))
+        log.end()
         return STALLED, f"{STALLED.cause}: {stall}; see {scratch / 'diagnosis.txt'}"
-    text = jobs.logs(attempt.submission_id)
-    (scratch / "job.log").write_text(text)
+    text = log.end()
     if _is_trained(run):
         return None, "succeeded" if status == "succeeded" else f"trained; then its job {status}"
     failure = classify(status, text, has_moved=watchdog.has_moved)
-    return failure, f"{failure.cause}: {telling_line(text)}"
+    get_run_logger().warning("train: the last lines of attempt %d:%s", attempt.number, quote(text))
+    return failure, account(failure, text, tail(scratch / SERVER_LOG))
 
 
 def _answer(context: Context, failure: Failure, reason: str) -> None:

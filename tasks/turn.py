@@ -11,52 +11,25 @@ import socket
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Self
 from uuid import uuid4
 
 import psutil
 from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
-from pydantic import BaseModel, ConfigDict
 
+from tasks.holder import Turn, read_turn, turn_file
 from tasks.home import take_lock
 from tasks.records import write_whole
 from tasks.run_dir import Run
 
 _POLL_S = 1.0
 _TOKEN = uuid4().hex
-_CLOCK_MAY_MOVE_S = 60
 _OWNED = "PREFECT__FLOW_RUN_ID"
 """Prefect tells every process of a flow run which run it is."""
 
 
 class Superseded(RuntimeError):
     """Another flow works on this run by now."""
-
-
-class Turn(BaseModel):
-    """turn.json."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    flow_run_id: str
-    host: str
-    pid: int
-    started: float
-    """Of the process, in seconds since 1970: numbers of processes are used again."""
-    token: str
-    """Nobody else's: start times are computed anew whenever the clock is set."""
-
-    @classmethod
-    def of_this_process(cls) -> Self:
-        return cls(
-            flow_run_id=str(flow_run.id),
-            host=socket.gethostname(),
-            pid=os.getpid(),
-            started=psutil.Process().create_time(),
-            token=_TOKEN,
-        )
 
 
 @contextmanager
@@ -68,7 +41,7 @@ def turn(run: Run) -> Generator[None]:
             get_run_logger().info("turn: waiting for another flow on run %s", run.run_id)
             while not take_lock(file):
                 time.sleep(_POLL_S)
-        write_whole(_file(run), Turn.of_this_process().model_dump_json() + "\n")
+        write_whole(turn_file(run), turn_of_this_process().model_dump_json() + "\n")
         yield
 
 
@@ -93,26 +66,23 @@ def idle(run: Run) -> Generator[bool]:
         yield take_lock(file)
 
 
-def read_turn(run: Run) -> Turn | None:
-    """Who has the run, or had it last."""
-    try:
-        return Turn.model_validate_json(_file(run).read_text())
-    except (FileNotFoundError, ValueError):
-        return None
-
-
 def end_past_self(held: Turn | None) -> None:
     """End an earlier process of this very flow run: it hangs, or Prefect would not start anew."""
-    if held is None or held.flow_run_id != str(flow_run.id) or held.host != socket.gethostname():
+    if held is None or held.flow_run_id != str(flow_run.id):
         return
     try:
-        process = psutil.Process(held.pid)
-        is_it = abs(process.create_time() - held.started) < _CLOCK_MAY_MOVE_S
-        if is_it and _OWNED in process.environ():
+        process = held.process()
+        if process and _OWNED in process.environ():
             process.send_signal(signal.SIGKILL)
     except psutil.NoSuchProcess:
         pass
 
 
-def _file(run: Run) -> Path:
-    return run.folder / "turn.json"
+def turn_of_this_process() -> Turn:
+    return Turn(
+        flow_run_id=str(flow_run.id),
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        started=psutil.Process().create_time(),
+        token=_TOKEN,
+    )

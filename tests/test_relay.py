@@ -17,10 +17,11 @@ from tasks.check import train_job
 from tasks.context import Context
 from tasks.evaluate import evaluate
 from tasks.gate import judge
+from tasks.holder import Turn
 from tasks.records import EvaluateRecord
 from tasks.track import Relay, is_away, track_results, tracked_run
 from tasks.train import train
-from tasks.turn import Superseded, Turn
+from tasks.turn import Superseded
 from tests.fakes import CLUSTER, IMAGE, FakeTracker, Program
 from tests.samples import make_context, plays, train_step, trains, without_waiting
 

@@ -12,8 +12,16 @@ from prefect.logging import disable_run_logger
 
 from tasks import turn as turns
 from tasks.context import Context
+from tasks.holder import Turn, read_turn
 from tasks.run_dir import Run
-from tasks.turn import Superseded, Turn, check_turn, end_past_self, idle, read_turn, turn
+from tasks.turn import (
+    Superseded,
+    check_turn,
+    end_past_self,
+    idle,
+    turn,
+    turn_of_this_process,
+)
 from tests.samples import make_context
 from tests.waiting import wait_until
 
@@ -31,7 +39,7 @@ def child(flow_run_id: str | None) -> subprocess.Popen[bytes]:
 
 def turn_of(process: subprocess.Popen[bytes]) -> Turn:
     started = psutil.Process(process.pid).create_time()
-    mine = Turn.of_this_process()
+    mine = turn_of_this_process()
     return mine.model_copy(update={"pid": process.pid, "started": started})
 
 
@@ -66,7 +74,7 @@ def test_a_second_flow_waits_for_the_first(context: Context) -> None:
 
 def test_one_that_was_taken_over_is_told_by_whom(context: Context) -> None:
     with turn(context.run):
-        other = Turn.of_this_process().model_copy(update={"flow_run_id": "f7", "token": "other"})
+        other = turn_of_this_process().model_copy(update={"flow_run_id": "f7", "token": "other"})
         (context.run.folder / "turn.json").write_text(other.model_dump_json())
         with pytest.raises(Superseded, match="taken over by flow run f7"):
             check_turn(context.run)

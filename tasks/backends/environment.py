@@ -17,6 +17,7 @@ from pathlib import Path
 from configs.digests import digest_of, digest_of_file, digest_of_files
 from configs.loader import ROOT
 from tasks.backends.protocols import Image
+from tasks.words import last_lines
 
 LOCK = ROOT / "containers" / "trainer" / "requirements.lock"
 _INSTALL_TIMEOUT_S = 3600
@@ -108,8 +109,8 @@ def _uv(*arguments: str) -> None:
         command, capture_output=True, text=True, timeout=_INSTALL_TIMEOUT_S, check=False
     )
     if done.returncode:
-        words = " ".join(done.stderr.split())[-600:]
-        raise RuntimeError(f"uv {arguments[0]} failed: {words}")
+        words = " ".join(line.strip() for line in last_lines(done.stderr))[-600:]
+        raise RuntimeError(f"uv {arguments[0]} failed: {words or 'it said nothing'}")
 
 
 @contextmanager

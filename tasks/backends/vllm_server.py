@@ -18,6 +18,7 @@ from configs.serving import DoorStatus, Serving
 from tasks import ports
 from tasks.backends.protocols import Endpoint, Fact, HostedModel, Processes, ProcessSpec
 from tasks.home import Home, write_private
+from tasks.words import tail, telling_line
 
 HOST = "127.0.0.1"
 DOOR = "model-door"
@@ -115,9 +116,17 @@ class VllmServer:
                     raise RuntimeError(f"{replica.name}: {replica.fault}")
             if time.monotonic() > deadline:
                 faults = "; ".join(r.fault for r in status.replicas) if status else "no door"
+                said = "; ".join(self._last_words(model))
                 logs = self._home.logs / f"{SERVER}-*.log"
-                raise RuntimeError(f"the model server does not serve ({faults}); see {logs}")
+                raise RuntimeError(
+                    f"the model server does not serve ({faults}); it said last: {said}; see {logs}"
+                )
             time.sleep(_POLL_S)
+
+    def _last_words(self, model: HostedModel) -> list[str]:
+        """What each server said last."""
+        logs = [self._home.logs / f"{SERVER}-{n}.log" for n in _numbers(model)]
+        return [telling_line(tail(log)) for log in logs]
 
     def _is_served(self, model: HostedModel, wish: Serving) -> bool:
         status = self._status(model)

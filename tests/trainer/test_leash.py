@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from configs.loader import ROOT
-from containers.server.leash import leashed
+from containers.server.leash import bound_log, leashed
 from tests.waiting import wait_until
 
 STUBBORN = """
@@ -121,3 +121,16 @@ def test_what_the_command_leaves_behind_is_gone_when_it_ends_by_itself(tmp_path:
     with leashed(*stubborn(tmp_path, CHILD_ENDS="1")) as process:
         assert process.wait(timeout=30) == 7
         assert_gone(int((tmp_path / "group").read_text()))
+
+
+def test_a_log_that_grew_too_large_begins_anew_and_what_writes_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    with path.open("ab", buffering=0) as log:
+        log.write(b"x" * 2000)
+        bound_log(log.fileno(), max_bytes=2000)
+        assert path.stat().st_size == 2000
+        log.write(b"y\n")
+        bound_log(log.fileno(), max_bytes=2000)
+        log.write(b"z\n")
+    assert path.read_bytes() == b"z\n"
+    assert path.with_name("log.1").read_bytes() == b"x" * 2000 + b"y\n"
