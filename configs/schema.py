@@ -9,6 +9,7 @@ from typing import Literal, Self
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
 from configs.kuberay import KubeRayConfig, ServiceName
+from configs.preflight import PreflightConfig
 from configs.section import Section
 
 
@@ -184,6 +185,7 @@ class PostTrainConfig(Section):
     evaluate: EvaluateConfig
     gate: GateConfig = GateConfig()
     host: HostConfig = HostConfig()
+    preflight: PreflightConfig = PreflightConfig()
 
     @model_validator(mode="after")
     def _check(self) -> Self:

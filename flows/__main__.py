@@ -8,9 +8,12 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from configs.loader import load_config
 from flows import operate
+from flows.show import show_findings
 from tasks import services
 from tasks.home import Home
+from tasks.preflight.stage import examine
 
 app = typer.Typer(
     help="Ariadne: post-train, evaluate and host a maze solver.",
@@ -88,6 +91,19 @@ def run(
     for row in rows:
         table.add_row(row["what"], row["value"])
     _out.print(table)
+
+
+@app.command()
+def preflight(
+    profile: Annotated[str, typer.Option(help="configs/<profile>.toml")] = "local",
+    steps: Annotated[int | None, typer.Option(help="training steps")] = None,
+) -> None:
+    """Check a profile before anything is paid for. Exits with 1 when the run is doomed."""
+    overrides = {"train.steps": steps} if steps is not None else {}
+    findings = examine(load_config(profile, overrides), Home.from_environment())
+    show_findings(findings, _out)
+    if not all(each.ok for each in findings):
+        raise typer.Exit(1)
 
 
 @app.command()
