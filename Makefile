@@ -7,8 +7,8 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .ONESHELL:
 .DEFAULT_GOAL := help
-.PHONY: help setup trainer-python up down status logs run solve bench test chaos load lint lock \
-  dashboards
+.PHONY: help setup trainer-python up down status logs run preflight solve bench test chaos load \
+  lint lock dashboards
 
 ENVS = $(or $(ARIADNE_CACHE),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/ariadne)/envs
 ARGS ?=
@@ -123,6 +123,11 @@ run:  ## run the pipeline and follow it, e.g. make run PROFILE=smoke STEPS=2 SEE
 	@$(CONTROL)
 	"$$control/bin/python" -m flows run $(if $(PROFILE),--profile $(PROFILE)) \
 	  $(if $(STEPS),--steps $(STEPS)) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+preflight:  ## check a profile before it is paid for, e.g. make preflight PROFILE=hyperpod ARGS=--plan
+	@$(CONTROL)
+	"$$control/bin/python" -m flows preflight $(if $(PROFILE),--profile $(PROFILE)) \
+	  $(if $(STEPS),--steps $(STEPS)) $(ARGS)
 
 solve:  ## let the hosted adapter play a maze, e.g. make solve SEED=123
 	@$(CONTROL)

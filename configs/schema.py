@@ -9,6 +9,7 @@ from typing import Literal, Self
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
 from configs.kuberay import KubeRayConfig, ServiceName
+from configs.preflight import PreflightConfig
 from configs.section import Section
 
 
@@ -172,11 +173,15 @@ class HostConfig(Section):
 
 
 class CostConfig(Section):
-    """What machines cost, for the metrics alone; 0 leaves money out of them."""
+    """What machines cost, for estimates and metrics; 0 leaves money out of them."""
 
     worker_usd_per_hour: float = Field(0.0, ge=0, le=10_000)
     """Of one worker's machine."""
     head_usd_per_hour: float = Field(0.0, ge=0, le=10_000)
+
+    def usd_per_hour(self, num_workers: int) -> float:
+        """Of a whole cluster."""
+        return self.head_usd_per_hour + num_workers * self.worker_usd_per_hour
 
 
 class PostTrainConfig(Section):
@@ -193,6 +198,7 @@ class PostTrainConfig(Section):
     gate: GateConfig = GateConfig()
     host: HostConfig = HostConfig()
     cost: CostConfig = CostConfig()
+    preflight: PreflightConfig = PreflightConfig()
 
     @model_validator(mode="after")
     def _check(self) -> Self:

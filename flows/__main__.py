@@ -8,11 +8,14 @@ import typer
 from rich.console import Console, Group
 from rich.table import Table
 
+from configs.loader import load_config
 from flows import logs as log_lines
 from flows import operate, see
+from flows.show import show_findings
 from flows.terminal import describe_home, live_view, show
 from tasks import services
 from tasks.home import Home
+from tasks.preflight.stage import examine
 
 app = typer.Typer(
     help="Ariadne: post-train, evaluate and host a maze solver.",
@@ -101,6 +104,19 @@ def run(
     for row in rows:
         table.add_row(row["what"], row["value"])
     show(_out, table)
+
+
+@app.command()
+def preflight(
+    profile: Annotated[str, typer.Option(help="configs/<profile>.toml")] = "local",
+    steps: Annotated[int | None, typer.Option(help="training steps")] = None,
+) -> None:
+    """Check a profile before anything is paid for. Exits with 1 when the run is doomed."""
+    overrides = {"train.steps": steps} if steps is not None else {}
+    findings = examine(load_config(profile, overrides), Home.from_environment())
+    show_findings(findings, _out)
+    if not all(each.ok for each in findings):
+        raise typer.Exit(1)
 
 
 @app.command()

@@ -21,6 +21,7 @@ from tasks.evaluation_page import link_report, make_report
 from tasks.gate import NOT_PROMOTED, judge
 from tasks.host import host_adapter
 from tasks.image import build_image
+from tasks.preflight.stage import check_before
 from tasks.registry import register
 from tasks.report import report_run
 from tasks.track import track_results, tracked_run
@@ -73,6 +74,7 @@ def post_train(
     }
     given = {key: value for key, value in overrides.items() if value is not None}
     context = begin(load_config(profile, given), run_name)
+    check_before(context)
     image = build_image(context, force=force_rebuild)
     with tracked_run(context):
         trained = find_training(context.run)

@@ -1,9 +1,8 @@
-"""Ask before anything costs: does SkyRL take the configuration, is there room for checkpoints?"""
+"""Ask before anything costs: does SkyRL take the configuration, how large are checkpoints?"""
 
 import json
 import os
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -27,7 +26,6 @@ def check_plan(context: Context, image: Image) -> None:
     Raises:
         ValueError: one line with the reason and the next move.
     """
-    check_disk(context.run)
     job = train_job(context.run, attempt=1)
     file = job.write(context.run.scratch("check") / "job.json")
     done = subprocess.run(
@@ -41,22 +39,6 @@ def check_plan(context: Context, image: Image) -> None:
     )
     if done.returncode:
         raise ValueError(done.stderr.strip().split("\n")[-1])
-
-
-def check_disk(run: Run) -> None:
-    """Room for the checkpoints to keep, the best one and the one being written.
-
-    Raises:
-        ValueError: there is less; says how much is needed.
-    """
-    missing = run.config.train.keep_checkpoints + 2 - run.num_checkpoints()
-    needed = max(missing, 1) * checkpoint_bytes(run.config)
-    free = shutil.disk_usage(run.folder).free
-    if free < needed:
-        raise ValueError(
-            f"the planned checkpoints need {needed / 1e9:.1f} GB and {run.folder} has "
-            f"{free / 1e9:.1f} GB free: make room, or lower train.keep_checkpoints"
-        )
 
 
 def checkpoint_bytes(config: PostTrainConfig) -> int:

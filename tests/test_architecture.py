@@ -19,8 +19,8 @@ ALLOWED = {
     "flows": {"configs", "tasks", "flows"},
 }
 VENDORS = {
-    "boto3": {"tasks/backends/eks_token.py"},
-    "botocore": {"tasks/backends/eks_token.py"},
+    "boto3": {"tasks/backends/aws_account.py", "tasks/backends/eks_token.py"},
+    "botocore": {"tasks/backends/aws_account.py", "tasks/backends/eks_token.py"},
     "grafana_foundation_sdk": {"tasks/dashboards/grafana.py"},
     "kubernetes": {"tasks/backends/kubernetes_api.py"},
     "matplotlib": {"tasks/dashboards/sheet.py"},

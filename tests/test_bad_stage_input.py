@@ -13,8 +13,10 @@ from flows.host import host
 from flows.rollback import rollback
 from tasks import check
 from tasks.backends.protocols import Image
-from tasks.check import check_disk, check_plan
+from tasks.check import check_plan
 from tasks.evaluate import evaluate
+from tasks.preflight import room
+from tasks.preflight.stage import check_before
 from tasks.run_dir import create_run, open_run
 from tests.fakes import CLUSTER, IMAGE
 from tests.samples import commit_checkpoint, make_config, make_context, reason, write_adapter
@@ -42,13 +44,14 @@ def test_a_disk_without_room_for_the_checkpoints_is_refused_before_anything_runs
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     context = make_context(tmp_path, train__keep_checkpoints=2)
-    monkeypatch.setattr(check, "checkpoint_bytes", lambda _: 1000)
+    monkeypatch.setattr(room, "checkpoint_bytes", lambda _: 1000)
     free = 4 * 1000  # two newest, the best, the one being written
     monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(10**12, 0, free))
-    check_disk(context.run)
-    free -= 1
-    line = reason(lambda: check_plan.fn(context, IMAGE))
-    assert line.startswith("the planned checkpoints need ")
+    with disable_run_logger():
+        check_before.fn(context)
+        free -= 1
+        line = reason(lambda: check_before.fn(context))
+    assert line.startswith("preflight refuses the run: disk: the planned checkpoints need ")
     assert line.endswith("make room, or lower train.keep_checkpoints")
     assert [path.name for path in context.run.folder.iterdir()] == ["run.json"]
 
@@ -57,11 +60,15 @@ def test_checkpoints_that_are_there_need_no_room_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     context = make_context(tmp_path, train__keep_checkpoints=2)
-    monkeypatch.setattr(check, "checkpoint_bytes", lambda _: 1000)
+    monkeypatch.setattr(room, "checkpoint_bytes", lambda _: 1000)
     for step in (2, 4):
         commit_checkpoint(context.run.checkpoints, step, attempt=1)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(10**12, 0, 2 * 1000))
-    check_disk(context.run)
+    with disable_run_logger():
+        check_before.fn(context)
+        commit_checkpoint(context.run.checkpoints, 6, attempt=1)  # the last step
+        monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(10**12, 0, 0))
+        check_before.fn(context)
 
 
 def test_the_size_of_a_checkpoint_is_known_from_the_shapes_of_the_base() -> None:

@@ -24,7 +24,7 @@ def flow_of(deployment: dict[str, Any]) -> Flow[..., Any]:
 
 def test_the_deployments_are_those_operators_know() -> None:
     names = [each["name"] for each in DEPLOYMENTS]
-    assert names == ["post-train", "evaluate", "host", "rollback", "sweep"]
+    assert names == ["post-train", "preflight", "evaluate", "host", "rollback", "sweep"]
 
 
 def test_no_key_is_unknown_to_prefect() -> None:

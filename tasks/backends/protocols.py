@@ -140,6 +140,26 @@ class Jobs(Protocol):
         ...
 
 
+class Account(Protocol):
+    """The cloud account that pays for a run. Only asked, never changed."""
+
+    def identity(self) -> str:
+        """Who we are there.
+
+        Raises:
+            RuntimeError: the credentials are missing or refused; one line with the next move.
+        """
+        ...
+
+    def quota(self, instance_type: str) -> float | None:
+        """How many machines of this kind a cluster may have; None where it cannot be told.
+
+        Raises:
+            RuntimeError: the account does not say; one line with the next move.
+        """
+        ...
+
+
 class Endpoint(Fact):
     """A model server that answers."""
 

@@ -3,11 +3,13 @@
 from dataclasses import dataclass
 
 from configs.schema import PostTrainConfig
+from tasks.backends.aws_account import AwsAccount
 from tasks.backends.environment import EnvironmentBuilder
 from tasks.backends.kuberay import KubeRay
 from tasks.backends.local_ray import LocalRay
 from tasks.backends.mlflow_tracker import MlflowTracker
 from tasks.backends.protocols import (
+    Account,
     Cluster,
     ClusterBackend,
     ImageBuilder,
@@ -49,3 +51,9 @@ def make_backends(config: PostTrainConfig, home: Home) -> Backends:
         models=models[config.host.backend](),
         tracker=MlflowTracker(),
     )
+
+
+def make_account(config: PostTrainConfig) -> Account | None:
+    """The account of a profile; None where it pays nobody."""
+    region = config.preflight.region
+    return AwsAccount(region) if region else None

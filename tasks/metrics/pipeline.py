@@ -70,9 +70,8 @@ def _costs(followed: FollowedRun) -> Iterator[Sample]:
 
 
 def _dollars(followed: FollowedRun, ledger: Ledger) -> Iterator[Sample]:
-    prices, name = followed.run.config.cost, (followed.run.run_id,)
-    num_workers = followed.run.config.cluster.num_workers
-    per_hour = prices.head_usd_per_hour + num_workers * prices.worker_usd_per_hour
+    config, name = followed.run.config, (followed.run.run_id,)
+    per_hour = config.cost.usd_per_hour(config.cluster.num_workers)
     if per_hour:
         yield Sample(m.DOLLARS, name, ledger.held_s / _S_PER_HOUR * per_hour)
         yield Sample(m.DOLLARS_LOST, name, ledger.held_lost_s / _S_PER_HOUR * per_hour)

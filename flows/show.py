@@ -1,0 +1,29 @@
+"""What the command line shows of a preflight: a table for people, plain lines for pipes."""
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from tasks.preflight.findings import Finding
+
+
+def show_findings(findings: Sequence[Finding], out: Console) -> None:
+    """One row a finding; where it is not ok, with the fix."""
+    if not out.is_terminal:
+        for each in findings:
+            out.print(_line(each), markup=False)
+        return
+    table = Table("", "check", "found", box=None, padding=(0, 1, 0, 0))
+    for each in findings:
+        mark = "[green]pass[/]" if each.ok else "[red]FAIL[/]"
+        found = each.detail if each.ok else f"{each.detail}\n-> {each.fix}"
+        table.add_row(mark, each.name, escape(found))
+    out.print(table, soft_wrap=False)
+
+
+def _line(finding: Finding) -> str:
+    if finding.ok:
+        return f"pass  {finding.name}: {finding.detail}"
+    return f"FAIL  {finding.name}: {finding.detail} -> {finding.fix}"
