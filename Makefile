@@ -33,30 +33,22 @@ if [ -z "$$python" ]; then
 fi
 endef
 
-# Chromium, in which the tests open the evaluation's page.
-define CHROMIUM
-if ! command -v chromium >/dev/null; then
+# Programs that the tests ask for real: a browser for pages, Prometheus for queries, and what builds
+# and keeps images.
+define DEBIAN
+missing=()
+for program in chromium prometheus promtool buildah skopeo docker-registry busybox; do
+  command -v "$$program" >/dev/null || missing+=("$$program")
+done
+if [ "$${#missing[@]}" != 0 ]; then
+  packages="chromium fonts-liberation prometheus buildah skopeo docker-registry busybox-static"
   if [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
-    echo "the tests need Chromium as \`chromium\` on PATH: on Debian, apt-get install chromium" >&2
+    echo "the tests need $${missing[*]} on PATH: on Debian, apt-get install $$packages" >&2
     exit 1
   fi
-  echo "installing Debian's chromium for the tests" >&2
+  echo "installing Debian's packages for the tests: $$packages" >&2
   apt-get update -qq >&2
-  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
-    chromium fonts-liberation >&2
-fi
-endef
-
-# Prometheus with promtool, by which the tests ask every query of every dashboard.
-define PROMETHEUS
-if ! command -v prometheus >/dev/null || ! command -v promtool >/dev/null; then
-  if [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
-    echo "the tests need prometheus and promtool on PATH: on Debian, apt-get install prometheus" >&2
-    exit 1
-  fi
-  echo "installing Debian's prometheus for the tests" >&2
-  apt-get update -qq >&2
-  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends prometheus >&2
+  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$packages >&2
 fi
 endef
 
@@ -141,8 +133,7 @@ bench:  ## measure speed, memory and growth, e.g. make bench ARGS="maze rollout"
 test:  ## run the tests, or those of ARGS, e.g. make test ARGS=tests/test_services.py
 	@$(CONTROL)
 	$(if $(ARGS),,$(MAKE) --no-print-directory lint)
-	$(if $(ARGS),,$(CHROMIUM))
-	$(if $(ARGS),,$(PROMETHEUS))
+	$(if $(ARGS),,$(DEBIAN))
 	"$$control/bin/python" -m flows setup
 	trainer=$$("$$control/bin/python" -m flows trainer-python)
 	if [ -n "$(ARGS)" ]; then

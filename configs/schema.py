@@ -8,6 +8,7 @@ from typing import Literal, Self
 
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
+from configs.image import ImageConfig
 from configs.kuberay import KubeRayConfig, ServiceName
 from configs.preflight import PreflightConfig
 from configs.section import Section
@@ -29,11 +30,6 @@ class MazeConfig(Section):
     """Frames are padded to a multiple of this many pixels; 1 leaves them alone."""
     max_turns: int = Field(ge=1, le=200)
     """Answers a player may give in one episode, the final stop included."""
-
-
-class ImageConfig(Section):
-    backend: Literal["environment"] = "environment"
-    """`environment`: a uv environment in a content-addressed folder, without containers."""
 
 
 class ClusterConfig(Section):

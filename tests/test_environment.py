@@ -20,7 +20,7 @@ Usage = namedtuple("Usage", "total used free")
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def project(tmp_path: Path) -> Path:
     root = tmp_path / "project"
     trainer = root / "containers" / "trainer"
     trainer.mkdir(parents=True)
@@ -28,15 +28,13 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (root / "configs" / "schema.py").write_text("STEPS = 1\n")
     (trainer / "train_main.py").write_text("from configs.schema import STEPS; print(STEPS)\n")
     (trainer / "requirements.lock").write_text("# nothing\n")
-    monkeypatch.setattr(environment, "ROOT", root)
-    monkeypatch.setattr(environment, "LOCK", trainer / "requirements.lock")
     return root
 
 
 @pytest.fixture
 def builder(tmp_path: Path, project: Path) -> EnvironmentBuilder:
     """With a cache that does not exist yet."""
-    return EnvironmentBuilder(tmp_path / "cache")
+    return EnvironmentBuilder(tmp_path / "cache", project)
 
 
 @pytest.fixture
@@ -44,7 +42,7 @@ def installs(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """The environments that were installed, without installing them."""
     made: list[Path] = []
 
-    def install(folder: Path) -> None:
+    def install(folder: Path, lock: Path) -> None:
         made.append(folder)
         (folder / "bin").mkdir(parents=True)
 
@@ -168,9 +166,9 @@ def test_an_install_that_fails_leaves_no_image_and_says_why(
 
 
 def test_two_builds_at_the_same_time_make_one_image(
-    tmp_path: Path, builder: EnvironmentBuilder, installs: list[Path]
+    tmp_path: Path, project: Path, installs: list[Path]
 ) -> None:
-    builders = [EnvironmentBuilder(tmp_path / "cache") for _ in range(2)]
+    builders = [EnvironmentBuilder(tmp_path / "cache", project) for _ in range(2)]
     with ThreadPoolExecutor(2) as pool:
         first, second = pool.map(build, builders)
     assert first == second

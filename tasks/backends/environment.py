@@ -14,12 +14,12 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-from configs.digests import digest_of, digest_of_file, digest_of_files
+from configs.digests import digest_of, digest_of_file
 from configs.loader import ROOT
+from tasks.backends.image_source import LOCK, code_digest, copy_code
 from tasks.backends.protocols import Image
 from tasks.words import last_lines
 
-LOCK = ROOT / "containers" / "trainer" / "requirements.lock"
 _INSTALL_TIMEOUT_S = 3600
 _INSTALLED_BYTES = 9 * 10**9
 
@@ -27,18 +27,21 @@ _INSTALLED_BYTES = 9 * 10**9
 class EnvironmentBuilder:
     """Implements `ImageBuilder` with uv."""
 
-    def __init__(self, cache: Path) -> None:
+    def __init__(self, cache: Path, root: Path = ROOT) -> None:
         self._cache = cache
+        self._root = root
+        self._lock = root / LOCK
 
     def digest(self) -> str:
-        code = digest_of_files(_code_files(), ROOT)
-        return digest_of([code, digest_of_file(LOCK), platform.python_version()])
+        return digest_of(
+            [code_digest(self._root), digest_of_file(self._lock), platform.python_version()]
+        )
 
     def find(self, digest: str) -> Image | None:
         app = self._app(digest)
         if not (app / ".complete").is_file():
             return None
-        environment = self._environment(app / LOCK.relative_to(ROOT))
+        environment = self._environment(app / LOCK)
         complete = (environment / ".complete").is_file()
         return _image(digest, environment, app) if complete else None
 
@@ -55,13 +58,16 @@ class EnvironmentBuilder:
                     f"image {digest[:12]} is gone and cannot be made again, since the code has "
                     "changed: go back to the code of then, or start a new run"
                 )
-            app, environment = self._app(digest), self._environment(LOCK)
-            for folder, make in ((environment, _install), (app, _copy_code)):
+            app, environment = self._app(digest), self._environment(self._lock)
+            for folder, make, source in (
+                (environment, _install, self._lock),
+                (app, copy_code, self._root),
+            ):
                 if force or not (folder / ".complete").is_file():
                     (folder / ".complete").unlink(missing_ok=True)
                     shutil.rmtree(folder, ignore_errors=True)
                     folder.parent.mkdir(parents=True, exist_ok=True)
-                    make(folder)
+                    make(folder, source)
                     (folder / ".complete").touch()
             return _image(digest, environment, app)
 
@@ -77,21 +83,7 @@ def _image(digest: str, environment: Path, app: Path) -> Image:
     return Image(digest=digest, python=str(environment / "bin" / "python"), app=str(app))
 
 
-def _code_files() -> list[Path]:
-    """Everything that runs inside the image."""
-    files = [*(ROOT / "configs").glob("*.py"), *(ROOT / "containers").rglob("*.py")]
-    page = (ROOT / "containers" / "server" / "page").glob("*")
-    return [*files, *page, LOCK]
-
-
-def _copy_code(folder: Path) -> None:
-    for path in _code_files():
-        target = folder / path.relative_to(ROOT)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(path, target)
-
-
-def _install(folder: Path) -> None:
+def _install(folder: Path, lock: Path) -> None:
     free = shutil.disk_usage(folder.parent).free
     if free < _INSTALLED_BYTES:
         raise RuntimeError(
@@ -100,7 +92,7 @@ def _install(folder: Path) -> None:
         )
     _uv("venv", "--quiet", "--python", sys.executable, str(folder))
     python = str(folder / "bin" / "python")
-    _uv("pip", "sync", "--quiet", "--compile-bytecode", "--python", python, str(LOCK))
+    _uv("pip", "sync", "--quiet", "--compile-bytecode", "--python", python, str(lock))
 
 
 def _uv(*arguments: str) -> None:

@@ -2,8 +2,10 @@
 
 from dataclasses import dataclass
 
+from configs.image import RegistryConfig
 from configs.schema import PostTrainConfig
 from tasks.backends.aws_account import AwsAccount
+from tasks.backends.buildah import Buildah
 from tasks.backends.environment import EnvironmentBuilder
 from tasks.backends.kuberay import KubeRay
 from tasks.backends.local_ray import LocalRay
@@ -39,7 +41,10 @@ class Backends:
 def make_backends(config: PostTrainConfig, home: Home) -> Backends:
     """Vendors by name; the schema admits no other names."""
     processes = Supervisord(home)
-    images = {"environment": lambda: EnvironmentBuilder(cache_folder())}
+    images = {
+        "environment": lambda: EnvironmentBuilder(cache_folder()),
+        "buildah": lambda: Buildah(_registry(config)),
+    }
     clusters = {
         "local_ray": lambda: LocalRay(home, processes),
         "kuberay": lambda: KubeRay(config.cluster),
@@ -51,6 +56,11 @@ def make_backends(config: PostTrainConfig, home: Home) -> Backends:
         models=models[config.host.backend](),
         tracker=MlflowTracker(),
     )
+
+
+def _registry(config: PostTrainConfig) -> RegistryConfig:
+    assert config.image.registry is not None  # the schema has seen to it
+    return config.image.registry
 
 
 def make_account(config: PostTrainConfig) -> Account | None:
