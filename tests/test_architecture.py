@@ -18,9 +18,11 @@ ALLOWED = {
     "tasks": {"configs", "tasks"},
     "flows": {"configs", "tasks", "flows"},
 }
+AWS = {f"tasks/backends/{name}.py" for name in ("aws_account", "codebuild", "eks_token")}
+"""One file for each service."""
 VENDORS = {
-    "boto3": {"tasks/backends/aws_account.py", "tasks/backends/eks_token.py"},
-    "botocore": {"tasks/backends/aws_account.py", "tasks/backends/eks_token.py"},
+    "boto3": AWS,
+    "botocore": AWS,
     "grafana_foundation_sdk": {"tasks/dashboards/grafana.py"},
     "kubernetes": {"tasks/backends/kubernetes_api.py"},
     "matplotlib": {"tasks/dashboards/sheet.py"},

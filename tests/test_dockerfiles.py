@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from configs.loader import ROOT
-from tasks.backends.buildah import APP, CONTENT_LABEL, PYTHON
+from tasks.backends.buildah import CONTENT_LABEL
+from tasks.backends.image_source import APP, PYTHON
 
 TRAINER = ROOT / "containers" / "trainer" / "Dockerfile"
 SERVER = ROOT / "containers" / "server" / "Dockerfile"

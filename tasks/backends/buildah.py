@@ -16,12 +16,10 @@ from tempfile import TemporaryDirectory
 from configs.digests import digest_of, digest_of_file
 from configs.image import RegistryConfig
 from configs.loader import ROOT
-from tasks.backends.image_source import DOCKERFILE, code_digest, copy_code
+from tasks.backends.image_source import APP, DOCKERFILE, PYTHON, code_digest, copy_code
 from tasks.backends.protocols import Image
 from tasks.words import last_lines
 
-PYTHON = "/opt/environment/bin/python"
-APP = "/opt/ariadne"
 CONTENT_LABEL = "io.ariadne.content-digest"
 _ASK_TIMEOUT_S = 60
 _ABSENT = ("manifest unknown", "name unknown", "not found")

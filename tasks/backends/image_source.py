@@ -9,6 +9,10 @@ from configs.loader import ROOT
 TRAINER = Path("containers") / "trainer"
 LOCK = TRAINER / "requirements.lock"
 DOCKERFILE = TRAINER / "Dockerfile"
+BUILDSPEC = TRAINER / "buildspec.yml"
+PYTHON = "/opt/environment/bin/python"
+APP = "/opt/ariadne"
+"""Inside of an image that the Dockerfile makes."""
 
 
 def code_files(root: Path = ROOT) -> list[Path]:

@@ -6,6 +6,7 @@ from configs.image import RegistryConfig
 from configs.schema import PostTrainConfig
 from tasks.backends.aws_account import AwsAccount
 from tasks.backends.buildah import Buildah
+from tasks.backends.codebuild import CodeBuild
 from tasks.backends.environment import EnvironmentBuilder
 from tasks.backends.kuberay import KubeRay
 from tasks.backends.local_ray import LocalRay
@@ -44,6 +45,7 @@ def make_backends(config: PostTrainConfig, home: Home) -> Backends:
     images = {
         "environment": lambda: EnvironmentBuilder(cache_folder()),
         "buildah": lambda: Buildah(_registry(config)),
+        "codebuild": lambda: _codebuild(config),
     }
     clusters = {
         "local_ray": lambda: LocalRay(home, processes),
@@ -61,6 +63,11 @@ def make_backends(config: PostTrainConfig, home: Home) -> Backends:
 def _registry(config: PostTrainConfig) -> RegistryConfig:
     assert config.image.registry is not None  # the schema has seen to it
     return config.image.registry
+
+
+def _codebuild(config: PostTrainConfig) -> CodeBuild:
+    assert config.image.codebuild is not None  # the schema has seen to it
+    return CodeBuild(_registry(config), config.image.codebuild)
 
 
 def make_account(config: PostTrainConfig) -> Account | None:
