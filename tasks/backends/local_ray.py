@@ -111,6 +111,8 @@ class LocalRay:
             command=(
                 *(image.python, "-m", "ray.scripts.scripts", "start", "--block"),
                 *("--node-ip-address", _address(number), "--object-store-memory", store),
+                # Its usual port is taken where another home has a cluster on this machine.
+                *("--dashboard-agent-listen-port", str(any_free())),
                 *("--disable-usage-stats", *arguments),
             ),
             environment={
@@ -158,8 +160,8 @@ def _url(ports: _Ports) -> str:
 def _address(number: int) -> str:
     """A loopback address of its own for each node, as on a real network.
 
-    Ray replaces 127.0.0.1 by the machine's outer address, and nodes that share an address also
-    share its fixed ports, so that only the first has an agent for jobs.
+    Ray replaces 127.0.0.1 by the machine's outer address, and takes nodes that share an address for
+    one machine.
     """
     return f"127.0.0.{2 + number}"
 
