@@ -10,7 +10,6 @@ import pytest
 from prefect.logging import disable_run_logger
 
 from configs.jobs import MetricsLine, TrainJob
-from tasks import track
 from tasks.backends.protocols import JobStatus
 from tasks.check import train_job
 from tasks.context import Context
@@ -172,18 +171,6 @@ def test_what_the_tracker_missed_at_the_end_comes_with_the_results(context: Cont
         "held_out/7x7": 0.5,
         "held_out/9x9": 0.5,
     }
-
-
-def test_a_prefect_server_that_is_away_does_not_stop_the_training(
-    context: Context, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: Any, **__: Any) -> None:
-        raise ConnectionError("no route to the server")
-
-    monkeypatch.setattr(track, "_ARTIFACT_EVERY_S", 0)
-    monkeypatch.setattr(track, "create_progress_artifact", refuse)
-    train_with(context, trains(to=6))
-    assert context.run.committed_step() == 6 and tracked(context) == [1, 2, 3, 4, 5, 6]
 
 
 @pytest.mark.parametrize(("gap", "num_warnings"), [(0.0002, 0), (0.02, 1)])
