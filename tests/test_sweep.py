@@ -13,7 +13,7 @@ from tasks.attempts import all_attempts, take_next
 from tasks.cluster import Holder
 from tasks.context import Context
 from tasks.sweep import sweep_clusters, sweep_runs
-from tasks.turn import Turn, turn
+from tasks.turn import turn, turn_of_this_process
 from tests.samples import make_context
 
 OVER, ALIVE = "flow-over", "flow-alive"
@@ -43,7 +43,7 @@ def held_by(context: Context, flow_run_id: str) -> Path:
 def worked_on_by(context: Context, flow_run_id: str) -> None:
     """A run as a flow leaves it that is killed in an attempt."""
     with turn(context.run):
-        mine = Turn.of_this_process().model_copy(update={"flow_run_id": flow_run_id})
+        mine = turn_of_this_process().model_copy(update={"flow_run_id": flow_run_id})
         (context.run.folder / "turn.json").write_text(mine.model_dump_json())
     take_next(context.run.attempts, context.run.run_id, "flow", 0)
     context.backends.tracker.open(context.run.run_id, {}, {})
@@ -94,7 +94,7 @@ def test_a_run_that_goes_on_or_is_worked_on_is_left(context: Context) -> None:
     assert swept(sweep_runs, context) == []
     worked_on_by(context, OVER)
     with turn(context.run):
-        mine = Turn.of_this_process().model_copy(update={"flow_run_id": OVER})
+        mine = turn_of_this_process().model_copy(update={"flow_run_id": OVER})
         (context.run.folder / "turn.json").write_text(mine.model_dump_json())
         assert swept(sweep_runs, context) == []
     assert all(attempt.ended is None for attempt in all_attempts(context.run.attempts))
