@@ -103,7 +103,7 @@ down:  ## stop everything that runs here
 	@$(CONTROL)
 	"$$control/bin/python" -m flows down
 
-status:  ## show what runs
+status:  ## show what runs, and the newest runs
 	@$(CONTROL)
 	"$$control/bin/python" -m flows status
 

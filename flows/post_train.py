@@ -12,6 +12,7 @@ from prefect.states import Completed, State
 from pydantic import Field
 
 from configs.loader import load_config, profile_names
+from tasks.board_keeper import live_page
 from tasks.cancel import release_cancelled
 from tasks.check import check_plan
 from tasks.cluster import ray_cluster
@@ -76,7 +77,7 @@ def post_train(
     context = begin(load_config(profile, given), run_name)
     check_before(context)
     image = build_image(context, force=force_rebuild)
-    with tracked_run(context):
+    with tracked_run(context) as tracked, live_page(context, tracked):
         trained = find_training(context.run)
         scores = find_evaluation(context, trained.adapter) if trained else None
         if trained is None or scores is None:

@@ -27,7 +27,8 @@ from tasks.progress import Progress, Watch, duration, newest_runs
 _PLAIN_WIDTH = 1000
 """Of a terminal that is none: nothing is wrapped or cut."""
 _LOOK_EVERY_S = 1.0
-_BAR_WIDTH = 24
+_BAR_WIDTH = 20
+_WIDE = 100
 _NUM_ATTEMPTS = 5
 _NUM_RUNS = 8
 _REPORT = "report.html"
@@ -126,10 +127,11 @@ class _Bar:
     def _row(self, console: Console) -> RenderableType:
         if not console.is_terminal:
             return _words(self._words)
+        width = _BAR_WIDTH if console.width >= _WIDE else _BAR_WIDTH // 2
         row = Table.grid(padding=(0, 1))
-        row.add_column(width=_BAR_WIDTH)
+        row.add_column(width=width)
         row.add_column()
-        row.add_row(ProgressBar(100.0, self._percent, width=_BAR_WIDTH), _words(self._words))
+        row.add_row(ProgressBar(100.0, self._percent, width=width), _words(self._words))
         return row
 
 

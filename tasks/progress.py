@@ -237,12 +237,15 @@ def _outlook(progress: Progress, state: StageState) -> str:
     """How far training is, and what is left of it while it goes on."""
     if not progress.recent:
         return "before the first step" if state == "running" else ""
-    said = f"step {progress.step} of {progress.num_steps}"
+    said = [f"step {progress.step} of {progress.num_steps}"]
+    left_s = progress.left_s if state == "running" else None
+    if left_s is not None:
+        said.append(f"{duration(left_s)} left")
     if progress.success is not None:
-        said += f", batch success {progress.success:.0%}"
-    if state == "running" and progress.left_s is not None and progress.step_s is not None:
-        said += f", {progress.step_s:.0f} s a step, about {duration(progress.left_s)} left"
-    return said
+        said.append(f"batch success {progress.success:.0%}")
+    if left_s is not None and progress.step_s is not None:
+        said.append(f"{duration(progress.step_s)} a step")
+    return ", ".join(said)
 
 
 def _result(progress: Progress, record: Record) -> str:

@@ -34,7 +34,6 @@ def report_run(
     tracked: str,
 ) -> None:
     """Make the artifacts of a finished run."""
-    create_link_artifact(tracked, "MLflow run", key="ariadne-mlflow", description="MLflow run")
     if hosted:
         create_link_artifact(
             hosted.endpoint.url, "Endpoint", key="ariadne-endpoint", description="OpenAI API"

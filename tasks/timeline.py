@@ -43,7 +43,8 @@ def _of_attempts(progress: Progress) -> Iterator[Event]:
         yield Event(attempt.started, "attempt", f"attempt {attempt.number} {_start(attempt)}")
         if before and before.ended and span:
             when = datetime.fromtimestamp(span.first.wall_time_ms / 1000, UTC)
-            after = duration((when - before.ended).total_seconds())
+            # Two machines' clocks differ, and one's may be set.
+            after = duration(max(0.0, (when - before.ended).total_seconds()))
             what = f"attempt {attempt.number} has trained step {span.first.step}"
             yield Event(when, "recovery", f"{what}, {after} after attempt {before.number} ended")
         if attempt.ended:

@@ -1,4 +1,4 @@
-"""Trackers are views: what the trainer wrote to files is relayed to MLflow and to the operator.
+"""Trackers are views: what the trainer wrote to files is relayed to MLflow and to the log.
 
 Only steps up to the newest committed checkpoint are relayed: a step that may still be trained
 again is not history yet. The tracker itself says up to where it was told, so that nothing is told
@@ -7,14 +7,12 @@ that is away never stops training; the relay catches up.
 """
 
 import statistics
-import time
 from collections import deque
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
 from prefect import task
-from prefect.artifacts import create_progress_artifact, update_progress_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
@@ -32,12 +30,11 @@ WIDEST_GAP_NATS = 0.01
 """Beyond this the server plays another policy than the one that is trained."""
 AWAY_RETRIES, AWAY_RETRY_S = 60, 60
 """What must be told in the end is tried for an hour, then the flow fails."""
-_ARTIFACT_EVERY_S = 15
 _RECENT_STEPS = 10
 
 
 class Relay:
-    """Carries new training steps to the log, the progress artifact and the tracker."""
+    """Carries new training steps to the log and the tracker."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -47,9 +44,6 @@ class Relay:
         self._untracked: dict[int, MetricsLine] = {}
         self._told: int | None = None
         self._shown = 0
-        self._artifact: Any = None
-        self._artifact_at = 0.0
-        self._percent = -1.0
         self._take()  # what an earlier flow has shown already
 
     def poll(self) -> None:
@@ -60,9 +54,7 @@ class Relay:
                 self._log.info(self._describe(line))
                 if line.values.get(GAP, 0.0) > WIDEST_GAP_NATS:
                     self._log.warning(_describe_gap(line))
-        committed = self._context.run.committed_step()
-        self._track(committed)
-        self._show_progress(committed)
+        self._track(self._context.run.committed_step())
 
     def _take(self) -> list[MetricsLine]:
         """New lines, remembered for the tracker and for the guess of what is left."""
@@ -81,22 +73,6 @@ class Relay:
             f"train: step {line.step} of {total}, batch success {success:.0%}, "
             f"{seconds:.0f} s a step, about {left:.0f} min left"
         )
-
-    def _show_progress(self, committed: int) -> None:
-        """Move the bar when it has moved: at most every few seconds, but to its end at once."""
-        percent = 100.0 * max(committed, self._shown) / self._context.config.train.steps
-        is_early = time.monotonic() - self._artifact_at < _ARTIFACT_EVERY_S
-        if percent == self._percent or (is_early and percent < 100):
-            return
-        self._artifact_at = time.monotonic()
-        try:
-            if self._artifact is None:
-                self._artifact = create_progress_artifact(percent, description="Training steps")
-            else:
-                update_progress_artifact(self._artifact, percent)
-            self._percent = percent
-        except Exception as error:  # the operator's view must not end the training
-            self._log.warning("progress is not shown for now: %s", error)
 
     def _track(self, committed: int) -> None:
         lines = [self._untracked[step] for step in sorted(self._untracked) if step <= committed]
@@ -145,13 +121,18 @@ def open_run(context: Context) -> str:
 
 
 @contextmanager
-def tracked_run(context: Context) -> Generator[None]:
-    """Our turn on the run, and its MLflow run: running while the work is, failed when it failed."""
+def tracked_run(context: Context) -> Generator[str]:
+    """Our turn on the run, and its MLflow run: running while the work is, failed when it failed.
+
+    Yields its address, or nothing while the tracker is away.
+    """
     with turn(context.run):
+        address = ""
         with _unless_away():
-            get_run_logger().info("track: %s", open_run(context))
+            address = open_run(context)
+            get_run_logger().info("track: %s", address)
         try:
-            yield
+            yield address
         except Superseded:
             raise
         except Exception:

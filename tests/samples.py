@@ -4,7 +4,6 @@ import json
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pytest
 
@@ -20,7 +19,7 @@ from configs.jobs import (
 from configs.loader import load_config
 from configs.mazes import MazeSet, load_maze_set
 from configs.schema import PostTrainConfig
-from tasks import jobs, track
+from tasks import jobs
 from tasks.backends.protocols import JobStatus
 from tasks.check import train_job
 from tasks.context import Context
@@ -39,10 +38,8 @@ from tests.walks import episode, perfect, write_results
 
 
 def without_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stages look at once instead of every second, and draw no progress in Prefect."""
+    """Stages look at once instead of every second."""
     monkeypatch.setattr(jobs, "_POLL_S", 0)
-    monkeypatch.setattr(track, "create_progress_artifact", lambda *_, **__: uuid4())
-    monkeypatch.setattr(track, "update_progress_artifact", lambda *_, **__: None)
 
 
 def reason(action: Callable[[], Any]) -> str:

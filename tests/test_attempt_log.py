@@ -1,6 +1,5 @@
 """The log of an attempt: every line once, in one place, bounded, without keys or colours."""
 
-from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -36,25 +35,13 @@ def jobs() -> GrowingJobs:
 
 @pytest.fixture
 def log(jobs: Any, tmp_path: Path) -> AttemptLog:
-    return AttemptLog(jobs, "run-attempt-1", tmp_path, clock=hurried())
+    return AttemptLog(jobs, "run-attempt-1", tmp_path)
 
 
-def hurried() -> Callable[[], float]:
-    """A clock on which a minute passes between two looks."""
-    now = [0.0]
-
-    def clock() -> float:
-        now[0] += 60
-        return now[0]
-
-    # Looks cost nothing: the pause after one is the least one.
-    attempt_log._PAUSES = 0
-    return clock
-
-
-@pytest.fixture(autouse=True)
-def usual_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attempt_log, "_PAUSES", attempt_log._PAUSES)
+def look(log: AttemptLog) -> None:
+    """Have it look, however soon after the last time."""
+    log._look_at = 0
+    log.poll()
 
 
 def texts(folder: Path, source: str) -> list[str]:
@@ -85,7 +72,7 @@ def test_a_log_that_grows_is_read_line_by_line_and_each_line_once(
     written = RAY * 3
     for end in range(0, len(written), 7):
         jobs.text = written[:end]
-        log.poll()
+        look(log)
     jobs.text = written
     log.end()
     assert texts(tmp_path, "trainer") == [attempt_log.clean(line) for line in written.splitlines()]
@@ -97,7 +84,7 @@ def test_a_flow_that_takes_over_writes_only_what_is_missing(
     server = tmp_path / SERVER_LOG
     server.write_text("one\ntwo\n")
     jobs.text = "a\nb\nc\n"
-    log.poll()
+    look(log)
     jobs.text += "d\n"
     with server.open("a") as file:
         file.write("three\n")
@@ -125,9 +112,9 @@ def test_a_server_log_that_began_anew_is_followed(
     jobs: GrowingJobs, log: AttemptLog, tmp_path: Path
 ) -> None:
     (tmp_path / SERVER_LOG).write_text("a long first line\n")
-    log.poll()
+    look(log)
     (tmp_path / SERVER_LOG).write_text("short\n")
-    log.poll()
+    look(log)
     assert texts(tmp_path, "server") == ["a long first line", "short"]
 
 
@@ -137,7 +124,7 @@ def test_the_log_is_bounded(
     monkeypatch.setattr(attempt_log, "_MAX_BYTES", 10_000)
     for number in range(300):
         jobs.text += f"step {number} took its time\n" * 3
-        log.poll()
+        look(log)
     log.end()
     sizes = [(tmp_path / name).stat().st_size for name in (EARLIER, LOG, RAW_LOG)]
     assert all(0 < size < 11_000 for size in sizes)
@@ -194,7 +181,7 @@ def test_a_folder_that_takes_nothing_ends_no_training(
     (tmp_path / LOG).mkdir()
     (tmp_path / RAW_LOG).mkdir()
     jobs.text = RAY
-    log.poll()
+    look(log)
     assert log.end().startswith(RAY)
 
 

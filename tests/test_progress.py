@@ -42,6 +42,25 @@ def image_is_there(context: Context) -> Context:
     return context
 
 
+def record_run(context: Context, up_to_step: int) -> None:
+    """Attempts and steps as a real run left them whose loss was made infinite in step 3.
+
+    Four steps, a checkpoint each. At `up_to_step` below 4 its second attempt still trains.
+    """
+    source = ROOT / "tests" / "recorded" / "run"
+    lines = (source / "metrics.jsonl").read_text().splitlines(keepends=True)
+    context.run.metrics.write_text("".join(lines[:up_to_step]))
+    context.run.attempts.mkdir()
+    for number in (1, 2):
+        known = attempts.Attempt.model_validate_json(
+            (source / f"attempts/{number}.json").read_text()
+        )
+        if number == 2 and up_to_step < 4:
+            open_again = {"ended": None, "end_step": None, "reason": None}
+            known = known.model_copy(update=open_again)
+        (context.run.attempts / f"{number}.json").write_text(known.model_dump_json())
+
+
 def program(context: Context, *programs: Program) -> None:
     jobs = context.backends.jobs(CLUSTER)
     assert isinstance(jobs, FakeJobs)
@@ -54,11 +73,11 @@ def train_with(context: Context, *programs: Program) -> None:
         train.fn(context, IMAGE)
 
 
-def finish(context: Context, num_solved: int) -> None:
+def finish(context: Context, num_solved: int, step: int = 6) -> None:
     """Evaluate, judge, and host what is promoted."""
     program(context, plays(28), plays(num_solved))
     with disable_run_logger():
-        scores = evaluate.fn(context, IMAGE, context.run.adapter(6))
+        scores = evaluate.fn(context, IMAGE, context.run.adapter(step))
         decision = judge.fn(context, scores)
         if decision.promoted:
             host_adapter.fn(context, IMAGE, decision)
@@ -95,7 +114,7 @@ def test_a_run_at_work_is_in_training_with_a_guess_of_what_is_left(context: Cont
     assert progress.standing == "running"
     assert list(states(progress).values()) == ["done", "done", "running", *["waiting"] * 3]
     train_stage = progress.stages[2]
-    assert train_stage.detail == ("step 3 of 6, batch success 50%, 1 s a step, about 3 s left")
+    assert train_stage.detail == ("step 3 of 6, 3 s left, batch success 50%, 1 s a step")
     assert (train_stage.percent, progress.left_s) == (50.0, 3.0)
 
 
@@ -195,6 +214,26 @@ def test_the_timeline_tells_what_failed_what_was_lost_and_when_it_went_on(
     ]
     assert events[-1].what == f"image: {IMAGE.digest[:12]}"
     assert events[0].time == datetime.fromtimestamp(0, UTC)
+
+
+def test_a_real_run_tells_how_its_second_attempt_went_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = image_is_there(make_context(tmp_path, train__steps=4))
+    record_run(context, up_to_step=3)
+    begin_turn(context)
+    with disable_run_logger():
+        ensure_cluster(context, IMAGE)
+    progress = look(context)
+    assert progress.stages[2].detail == ("step 3 of 4, 7 s left, batch success 88%, 7 s a step")
+    told = [event.what for event in timeline(progress) if event.kind != "stage"]
+    assert told == [
+        "attempt 1 starts at the base",
+        "attempt 1 ended: loss not finite: FloatingPointError: step 3: policy/final_loss is not "
+        "finite; 0 steps lost, step 2 is kept",
+        "attempt 2 goes on from step 2",
+        "attempt 2 has trained step 3, 37 s after attempt 1 ended",
+    ]
 
 
 def test_a_run_that_was_disturbed_and_finished_has_one_line_for_each_event(

@@ -11,7 +11,6 @@ from prefect.client.schemas.objects import State, StateType
 from prefect.logging import disable_run_logger
 
 from configs.jobs import MetricsLine, TrainJob
-from tasks import track
 from tasks.backends.protocols import JobStatus
 from tasks.check import train_job
 from tasks.context import Context
@@ -209,18 +208,6 @@ def test_a_failure_is_not_hidden_by_a_tracker_that_is_away(context: Context) -> 
 def test_only_for_a_tracker_that_is_away_is_waited(error: Exception, waits: bool) -> None:
     state = State(type=StateType.FAILED, data=error)
     assert is_away(None, None, state) is waits
-
-
-def test_a_prefect_server_that_is_away_does_not_stop_the_training(
-    context: Context, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: Any, **__: Any) -> None:
-        raise ConnectionError("no route to the server")
-
-    monkeypatch.setattr(track, "_ARTIFACT_EVERY_S", 0)
-    monkeypatch.setattr(track, "create_progress_artifact", refuse)
-    train_with(context, trains(to=6))
-    assert context.run.committed_step() == 6 and tracked(context) == [1, 2, 3, 4, 5, 6]
 
 
 @pytest.mark.parametrize(("gap", "num_warnings"), [(0.0002, 0), (0.02, 1)])

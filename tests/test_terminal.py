@@ -27,7 +27,7 @@ from tasks.progress import Watch
 from tests.fakes import IMAGE
 from tests.homes import ariadne
 from tests.samples import make_context, train_step, trains, without_waiting
-from tests.test_progress import begin_turn, finish, image_is_there, train_with
+from tests.test_progress import begin_turn, finish, image_is_there, record_run, train_with
 
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f\x9b]")
 LONG = "ValueError: " + "a very long story " * 40
@@ -77,7 +77,7 @@ def test_a_terminal_has_colours_a_bar_and_the_causes_of_failures(disturbed: Cont
     lines = [line.rstrip() for line in bare(text).splitlines()]
     assert lines[0] == f"run {disturbed.run.run_id}  running"
     assert lines[3].startswith("  train     running  ━")
-    assert lines[3].endswith("step 4 of 6, batch success 94%, 1 s a step, about 2 s left")
+    assert lines[3].endswith("step 4 of 6, 2 s left, batch success 94%, 1 s a step")
     assert lines[7].startswith("  attempt 1  from step 0 to 2  killed: ValueError: a very long")
     assert lines[7].endswith("…") and lines[8] == "  attempt 2  from step 2       goes on"
 
@@ -92,9 +92,20 @@ def test_no_line_is_wider_than_the_terminal(disturbed: Context, width: int) -> N
 def test_without_a_terminal_lines_are_plain_and_whole(disturbed: Context) -> None:
     text = plain(describe_run(Watch(disturbed.run).look()))
     assert not CONTROL.search(text) and "━" not in text
-    assert "step 4 of 6, batch success 94%" in text
+    assert "step 4 of 6, 2 s left, batch success 94%" in text
     assert LONG.strip() in text
     assert all(line == line.rstrip() for line in text.splitlines())
+
+
+def test_the_readme_shows_what_a_terminal_shows(tmp_path: Path) -> None:
+    context = image_is_there(make_context(tmp_path, train__steps=4))
+    record_run(context, up_to_step=3)
+    with disable_run_logger():
+        begin_turn(context)
+        ensure_cluster(context, IMAGE)
+    lines = [line.rstrip() for line in bare(drawn(context, width=100)).splitlines()]
+    block = "\n".join(f"    {line}" for line in lines[1:])  # the first one has the run's name
+    assert block in (ROOT / "README.md").read_text(), f"the terminal shows:\n{block}"
 
 
 def test_the_newest_runs_come_with_what_came_of_them(context: Context) -> None:
