@@ -44,7 +44,7 @@ class World:
         self.models: FakeModels = self.context.backends.models  # ty: ignore
         self.tracker: FakeTracker = self.context.backends.tracker  # ty: ignore
         monkeypatch.setenv("ARIADNE_HOME", str(self.home.root))
-        monkeypatch.setattr(post_train, "check_plan", lambda *_: None)
+        monkeypatch.setattr(post_train, "probe_image", lambda *_: None)
         for flow in (post_train, evaluate, host, rollback):
             monkeypatch.setattr(flow, "build_image", lambda *_, **__: IMAGE)
 
