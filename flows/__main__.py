@@ -10,9 +10,11 @@ from rich.table import Table
 
 from configs.loader import load_config
 from flows import operate
-from flows.show import show_findings
+from flows.show import show_findings, show_plan
 from tasks import services
+from tasks.backends.wiring import make_backends
 from tasks.home import Home
+from tasks.preflight.plan import plan as make_plan
 from tasks.preflight.stage import examine
 
 app = typer.Typer(
@@ -97,10 +99,15 @@ def run(
 def preflight(
     profile: Annotated[str, typer.Option(help="configs/<profile>.toml")] = "local",
     steps: Annotated[int | None, typer.Option(help="training steps")] = None,
+    plan: Annotated[bool, typer.Option(help="print what would be made instead")] = False,
 ) -> None:
     """Check a profile before anything is paid for. Exits with 1 when the run is doomed."""
     overrides = {"train.steps": steps} if steps is not None else {}
-    findings = examine(load_config(profile, overrides), Home.from_environment())
+    config, home = load_config(profile, overrides), Home.from_environment()
+    if plan:
+        show_plan(make_plan(config, home, make_backends(config, home)), _out)
+        return
+    findings = examine(config, home)
     show_findings(findings, _out)
     if not all(each.ok for each in findings):
         raise typer.Exit(1)

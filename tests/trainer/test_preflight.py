@@ -55,7 +55,7 @@ def test_skyrl_takes_what_preflight_proposes_instead_of_the_published_batches(
 
 def test_skyrl_refuses_the_published_batches_on_six_gpus(tmp_path: Path) -> None:
     batches = {"train__mazes_per_step": 32, "train__mini_batch_mazes": 16}
-    with pytest.raises(AssertionError, match="21 should be divisible by .* 4"):
+    with pytest.raises(AssertionError, match="21 should be divisible"):
         skyrl_takes(train_job(tmp_path, "hyperpod", **batches))
 
 
