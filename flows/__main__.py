@@ -33,6 +33,12 @@ def up() -> None:
 
 
 @app.command()
+def register() -> None:
+    """Register deployments and automations with the server at PREFECT_API_URL."""
+    operate.register(Home.from_environment(), _out.print)
+
+
+@app.command()
 def down() -> None:
     """Stop the services and everything else that runs here."""
     services.down(Home.from_environment())
