@@ -13,9 +13,11 @@ import pytest
 import yaml
 
 from configs.loader import ROOT, load_config
+from tasks.backends.ray_manifest import persistent_volume, volume_claim
 from tasks.home import Home
 from tasks.ports import any_free
 from tasks.services import POOL, Services
+from tests.aws.profiles import FSX
 from tests.kubernetes_api import schemas
 from tests.kubernetes_api.rbac import read_rules
 from tests.waiting import wait_until
@@ -141,6 +143,16 @@ def test_rays_pods_have_the_account_that_the_profile_names() -> None:
     for container in containers(WORKER):
         (mount,) = container["volumeMounts"]
         assert mount["mountPath"] == kuberay.volume.mount_path
+
+
+def test_the_volume_is_the_one_that_a_run_would_make_of_the_profile() -> None:
+    """So that a run finds the claim that the control plane was started with, and makes no other."""
+    kuberay = load_config(
+        "hyperpod", {f"cluster.kuberay.volume.{key}": value for key, value in FSX.items()}
+    ).cluster.kuberay
+    assert kuberay
+    assert named("PersistentVolume", "ariadne-fsx-claim") == persistent_volume(kuberay)
+    assert named("PersistentVolumeClaim", "fsx-claim") == volume_claim(kuberay)
 
 
 def test_home_and_mazes_are_where_rays_pods_find_them() -> None:

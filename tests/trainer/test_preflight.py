@@ -1,11 +1,14 @@
 """What the probe finds: SkyRL's word on batches, what is adapted and served, and what nodes see."""
 
 import json
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from ray._common.ray_option_utils import validate_actor_options
 from skyrl.train.utils import validate_cfg
 from transformers import AutoConfig
 from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLVisionPatchEmbed
@@ -176,3 +179,60 @@ def test_the_program_answers_with_the_facts_of_this_machine(
     (here,) = found.nodes
     assert here.gpus == () and here.memory_gb > 0
     assert list(job.shared.iterdir()) == []
+
+
+class RayOfThisProcess:
+    """Ray's calls as the probe makes them; actors run here, their options are checked by Ray."""
+
+    def __init__(self, alive: dict[str, float]) -> None:
+        self._nodes = [
+            {
+                "NodeID": f"{number:056x}",
+                "Alive": gpus >= 0,
+                "NodeManagerHostname": name,
+                "Resources": {"CPU": 8.0} | ({"GPU": gpus} if gpus > 0 else {}),
+            }
+            for number, (name, gpus) in enumerate(alive.items())
+        ]
+        self.placed: list[str] = []
+
+    def nodes(self) -> list[dict[str, Any]]:
+        return self._nodes
+
+    def remote(self, kind: type) -> Any:
+        return SimpleNamespace(options=lambda **options: self._actor(kind, options))
+
+    def _actor(self, kind: type, options: dict[str, Any]) -> Any:
+        validate_actor_options(options, in_options=True)
+        strategy = options["scheduling_strategy"]
+        assert strategy.soft is False and options["num_gpus"] == 2
+        self.placed.append(strategy.node_id)
+
+        def make(*arguments: Any) -> Any:
+            made = kind(*arguments)
+            methods = ("facts", "look", "write", "await_words", "forget")
+            return SimpleNamespace(
+                **{name: SimpleNamespace(remote=partial(getattr(made, name))) for name in methods}
+            )
+
+        return SimpleNamespace(remote=make)
+
+    def get(self, answer: Any, timeout: float) -> Any:
+        assert timeout > 0
+        return answer
+
+
+def test_every_node_with_gpus_that_is_alive_is_asked_through_ray(
+    tmp_path: Path, hurried: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = RayOfThisProcess({"head": 0, "w-1": 2.0, "w-2": 2.0, "gone": -1})
+    for name in ("nodes", "remote", "get"):
+        monkeypatch.setattr(f"ray.{name}", getattr(fake, name))
+    monkeypatch.setattr(NodeProbe, "_gpus", lambda self: ((), 0, "2.28"))
+    train = train_job(tmp_path, "hyperpod")
+    job = ProbeJob(train=train, num_workers=3, shared=tmp_path, output=tmp_path / "probe.json")
+    found = probe_nodes(preflight_main.RayNodes(job))
+    assert [each.node.split("/")[0] for each in found] == ["w-1", "w-2"]
+    assert fake.placed == [f"{number:056x}" for number in (1, 2)]
+    first, second = found
+    assert first.saw_after_s.keys() == {second.node}
