@@ -207,6 +207,21 @@ def test_a_server_or_worker_is_never_there_twice() -> None:
     assert pool == POOL
 
 
+def test_the_image_of_the_control_plane_is_clean_and_has_all_that_its_pods_run() -> None:
+    file = ROOT / "containers" / "control" / "Dockerfile"
+    hadolint = Path(sys.executable).with_name("hadolint")
+    done = subprocess.run([hadolint, file], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout
+    text = file.read_text()
+    copied = WORKER["initContainers"][0]["command"][2]
+    assert f"WORKDIR {copied}\n" in text
+    assert f"USER {WORKER['securityContext']['runAsUser']}\n" in text
+    for part in ("prefect.yaml", "configs/", "containers/", "tasks/", "flows/"):
+        assert f"COPY {part} " in text
+    # The driver and the login that the manifest of MLflow names and the lock file does not have.
+    assert "psycopg2-binary==" in text and "flask-wtf==" in text
+
+
 AUTH = "admin:a-password-of-this-test"
 
 
