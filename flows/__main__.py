@@ -11,10 +11,12 @@ from rich.table import Table
 from configs.loader import load_config
 from flows import logs as log_lines
 from flows import operate, see
-from flows.show import show_findings
+from flows.show import show_findings, show_plan
 from flows.terminal import describe_home, live_view, show
 from tasks import services
+from tasks.backends.wiring import make_backends
 from tasks.home import Home
+from tasks.preflight.plan import plan as make_plan
 from tasks.preflight.stage import examine
 
 app = typer.Typer(
@@ -33,6 +35,12 @@ _INTERRUPTED = 130
 def up() -> None:
     """Start the services, or find them running, and register the deployments."""
     operate.bring_up(Home.from_environment(), _out.print)
+
+
+@app.command()
+def register() -> None:
+    """Register deployments and automations with the server at PREFECT_API_URL."""
+    operate.register(Home.from_environment(), _out.print)
 
 
 @app.command()
@@ -110,10 +118,15 @@ def run(
 def preflight(
     profile: Annotated[str, typer.Option(help="configs/<profile>.toml")] = "local",
     steps: Annotated[int | None, typer.Option(help="training steps")] = None,
+    plan: Annotated[bool, typer.Option(help="print what would be made instead")] = False,
 ) -> None:
     """Check a profile before anything is paid for. Exits with 1 when the run is doomed."""
     overrides = {"train.steps": steps} if steps is not None else {}
-    findings = examine(load_config(profile, overrides), Home.from_environment())
+    config, home = load_config(profile, overrides), Home.from_environment()
+    if plan:
+        show_plan(make_plan(config, home, make_backends(config, home)), _out)
+        return
+    findings = examine(config, home)
     show_findings(findings, _out)
     if not all(each.ok for each in findings):
         raise typer.Exit(1)

@@ -69,6 +69,33 @@ def bring_up(home: Home, say: Say) -> services.Services:
     return found
 
 
+def register(home: Home, say: Say) -> None:
+    """Tell a Prefect server that others keep, as in a cluster, what Ariadne has for it.
+
+    Raises:
+        RuntimeError: PREFECT_API_URL is not set, or the server is away or refuses.
+    """
+    url = os.environ.get("PREFECT_API_URL")
+    if not url:
+        raise RuntimeError("set PREFECT_API_URL to the Prefect server's; on one machine: `make up`")
+    from prefect.exceptions import PrefectHTTPStatusError
+
+    from tasks import automations, deployments
+
+    try:
+        deployments.ensure_pool()
+        deployments.register(home.create().services)
+        automations.ensure()
+    except PrefectHTTPStatusError as error:
+        status = error.response.status_code
+        raise RuntimeError(
+            f"Prefect at {url} answers {status}: is PREFECT_API_AUTH_STRING the server's?"
+        ) from None
+    except httpx.HTTPError as error:
+        raise RuntimeError(f"Prefect at {url} is away: {error}: try again later") from None
+    say(f"registered at {url}")
+
+
 class Left(Exception):
     """Whoever followed a run has left; the run goes on. Says how to find it again."""
 

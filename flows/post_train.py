@@ -14,7 +14,6 @@ from pydantic import Field
 from configs.loader import load_config, profile_names
 from tasks.board_keeper import live_page
 from tasks.cancel import release_cancelled
-from tasks.check import check_plan
 from tasks.cluster import ray_cluster
 from tasks.context import begin
 from tasks.evaluate import evaluate, find_evaluation
@@ -22,6 +21,7 @@ from tasks.evaluation_page import link_report, make_report
 from tasks.gate import NOT_PROMOTED, judge
 from tasks.host import host_adapter
 from tasks.image import build_image
+from tasks.preflight.probe import probe_cluster, probe_image
 from tasks.preflight.stage import check_before
 from tasks.registry import register
 from tasks.report import report_run
@@ -81,8 +81,9 @@ def post_train(
         trained = find_training(context.run)
         scores = find_evaluation(context, trained.adapter) if trained else None
         if trained is None or scores is None:
-            check_plan(context, image)
+            probe_image(context, image)
             with ray_cluster(context, image):
+                probe_cluster(context, image)
                 trained = trained or train(context, image)
                 scores = evaluate(context, image, trained.adapter)
         decision = judge(context, scores)

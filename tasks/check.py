@@ -1,44 +1,12 @@
-"""Ask before anything costs: does SkyRL take the configuration, how large are checkpoints?"""
+"""What a run will ask for: the job of an attempt, and the size of its checkpoints."""
 
 import json
-import os
 import re
-import subprocess
 from pathlib import Path
-
-from prefect import task
-from prefect.cache_policies import NO_CACHE
 
 from configs.jobs import TrainJob
 from configs.schema import PostTrainConfig
-from tasks.backends.protocols import Image
-from tasks.context import Context
-from tasks.jobs import job_environment, program
 from tasks.run_dir import Run
-
-_TIMEOUT_S = 300
-
-
-@task(task_run_name="check", cache_policy=NO_CACHE)
-def check_plan(context: Context, image: Image) -> None:
-    """Refuse what would fail later.
-
-    Raises:
-        ValueError: one line with the reason and the next move.
-    """
-    job = train_job(context.run, attempt=1)
-    file = job.write(context.run.scratch("check") / "job.json")
-    done = subprocess.run(
-        program(image, "containers.trainer.check_main", file),
-        cwd=image.app,  # Python looks for modules in its directory first
-        env={**os.environ, **job_environment(image)},
-        capture_output=True,
-        text=True,
-        timeout=_TIMEOUT_S,
-        check=False,
-    )
-    if done.returncode:
-        raise ValueError(done.stderr.strip().split("\n")[-1])
 
 
 def checkpoint_bytes(config: PostTrainConfig) -> int:

@@ -8,11 +8,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.actions import WorkPoolCreate
 from prefect.client.schemas.filters import (
     ArtifactFilter,
     ArtifactFilterFlowRunId,
@@ -22,11 +24,13 @@ from prefect.client.schemas.filters import (
 )
 from prefect.client.schemas.objects import Log, State
 from prefect.client.schemas.sorting import LogSort
-from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
+from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound, PrefectHTTPStatusError
+from prefect.workers.process import ProcessWorker
 
 from configs.digests import digest_of, digest_of_files
 from configs.loader import ROOT, profile_names
 from tasks.report import SUMMARY_KEY
+from tasks.services import POOL
 
 _DEPLOY_TIMEOUT_S = 180
 _POLL_S = 1.0
@@ -36,6 +40,14 @@ _CRASHED_TIMEOUT_S = 90
 _LAST_LINE = "Finished in state"
 _STAGE_LINE = re.compile(r"[a-z]+: ")
 """What stages log starts with their name; the rest is Prefect's own book-keeping."""
+
+
+def ensure_pool() -> None:
+    """Make the work pool that prefect.yaml names, where no worker has made it yet."""
+    template = ProcessWorker.get_default_base_job_template()
+    pool = WorkPoolCreate(name=POOL, type=ProcessWorker.type, base_job_template=template)
+    with get_client(sync_client=True) as client, suppress(ObjectAlreadyExists):
+        client.create_work_pool(pool)
 
 
 def register(services: Path) -> None:

@@ -16,6 +16,7 @@ from tasks.backends.protocols import (
     HostedModel,
     Image,
     JobStatus,
+    Planned,
     Point,
 )
 from tasks.backends.wiring import Backends
@@ -89,6 +90,9 @@ class FakeClusters:
         self.started += 1
         self._alive = True
         return CLUSTER
+
+    def plan(self, name: str, config: ClusterConfig, image: Image) -> tuple[Planned, ...]:
+        return () if self._alive else (Planned(call=f"start {name}"),)
 
     def stop(self, name: str) -> None:
         self._alive = False

@@ -13,9 +13,9 @@ from flows.host import host
 from flows.rollback import rollback
 from tasks import check
 from tasks.backends.protocols import Image
-from tasks.check import check_plan
 from tasks.evaluate import evaluate
 from tasks.preflight import room
+from tasks.preflight.probe import probe_image
 from tasks.preflight.stage import check_before
 from tasks.run_dir import create_run, open_run
 from tests.fakes import CLUSTER, IMAGE
@@ -78,11 +78,11 @@ def test_the_size_of_a_checkpoint_is_known_from_the_shapes_of_the_base() -> None
 
 def test_what_the_code_of_the_image_refuses_is_refused_with_its_last_line(tmp_path: Path) -> None:
     context = make_context(tmp_path)
-    program = tmp_path / "app" / "containers" / "trainer" / "check_main.py"
+    program = tmp_path / "app" / "containers" / "trainer" / "preflight_main.py"
     program.parent.mkdir(parents=True)
     program.write_text("import sys; sys.exit('Traceback\\n  File\\nSkyRL refuses it')")
     image = Image(digest=IMAGE.digest, python=sys.executable, app=str(tmp_path / "app"))
-    assert reason(lambda: check_plan.fn(context, image)) == "SkyRL refuses it"
+    assert reason(lambda: probe_image.fn(context, image)) == "SkyRL refuses it"
 
 
 def test_an_adapter_of_another_base_is_not_played(tmp_path: Path) -> None:

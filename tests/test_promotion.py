@@ -14,7 +14,7 @@ from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRun
 from prefect.client.schemas.objects import State
 from prefect.testing.utilities import prefect_test_harness
 
-from flows import evaluate, host, post_train, rollback
+from flows import evaluate, host, post_train, preflight, rollback
 from tasks import deployments
 from tasks.context import Context
 from tasks.home import Home
@@ -44,7 +44,7 @@ class World:
         self.models: FakeModels = self.context.backends.models  # ty: ignore
         self.tracker: FakeTracker = self.context.backends.tracker  # ty: ignore
         monkeypatch.setenv("ARIADNE_HOME", str(self.home.root))
-        monkeypatch.setattr(post_train, "check_plan", lambda *_: None)
+        monkeypatch.setattr(post_train, "probe_image", lambda *_: None)
         for flow in (post_train, evaluate, host, rollback):
             monkeypatch.setattr(flow, "build_image", lambda *_, **__: IMAGE)
 
@@ -249,3 +249,25 @@ def test_a_crash_between_hosting_and_the_registry_is_made_good_by_the_next_start
 
 def _die(*_: Any, **__: Any) -> None:
     raise KeyboardInterrupt
+
+
+def test_a_doomed_run_is_refused_before_an_image_is_built_or_a_job_is_started(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(post_train, "build_image", lambda *_, **__: pytest.fail("it was built"))
+    state = world.train(train__micro_batch_episodes=7)
+    assert state.is_failed() and state.message
+    assert "8 episodes of a mini batch in each process are no multiple of 7" in state.message
+    assert world.jobs.submitted == [] and world.models.started == []
+    assert world.context.run.run_id not in world.tracker.closed
+
+
+def test_the_flow_preflight_passes_a_good_profile_and_fails_a_doomed_one(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = sorted(world.home.root.rglob("*"))
+    assert preflight.preflight(profile="smoke", return_state=True).is_completed()
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    state = preflight.preflight(profile="hyperpod", return_state=True)
+    assert state.is_failed() and "shared paths: ARIADNE_HOME" in (state.message or "")
+    assert sorted(world.home.root.rglob("*")) == before

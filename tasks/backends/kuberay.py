@@ -9,7 +9,7 @@ import time
 from functools import cached_property
 
 from configs.schema import ClusterConfig
-from tasks.backends import ray_manifest
+from tasks.backends import kuberay_plan, ray_manifest
 from tasks.backends.kuberay_adoption import misfits
 from tasks.backends.kuberay_reasons import Reason, Scene, about, explain
 from tasks.backends.kubernetes_api import (
@@ -25,9 +25,9 @@ from tasks.backends.kubernetes_api import (
     KubernetesError,
     Object,
 )
-from tasks.backends.protocols import Cluster, Image
+from tasks.backends.protocols import Cluster, Image, Planned
 from tasks.backends.ray_jobs import RayJobs
-from tasks.backends.ray_manifest import CLUSTER_LABEL, MANAGED_BY, OURS, SPEC_DIGEST
+from tasks.backends.ray_manifest import CLUSTER_LABEL, MANAGED_BY, OURS, is_made_of, is_ours
 from tasks.backends.ray_nodes import count_nodes, count_surely
 
 _LOG = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ class KubeRay:
             return None
         if self._kuberay.adopt:
             self._check_fit(found, config, image)
-        elif not _is_made_of(found, ray_manifest.ray_cluster(name, config, image)):
+        elif not is_made_of(found, ray_manifest.ray_cluster(name, config, image)):
             return None
         if not _has_all_pods(found):
             return None
@@ -92,6 +92,21 @@ class KubeRay:
             self._have_cluster(name, ray_manifest.ray_cluster(name, config, image))
         return self._await_answer(self._kuberay.adopt or name, config.start_timeout_s)
 
+    def plan(self, name: str, config: ClusterConfig, image: Image) -> tuple[Planned, ...]:
+        """Volume, claim and RayCluster as `start` would make them.
+
+        Raises:
+            ValueError: `start` would refuse.
+        """
+        api: KubernetesApi | None = None
+        note: tuple[Planned, ...] = ()
+        try:
+            api = self._api
+            api.get(RAY_CLUSTERS, name)
+        except RuntimeError as error:
+            api, note = None, (Planned(call=f"none: as if nothing were there yet: {error}"),)
+        return note + kuberay_plan.planned(api, self._kuberay, name, config, image)
+
     def stop(self, name: str) -> None:
         """Delete the RayCluster if it is ours and wait until its pods are gone; of one that is
         adopted, end the jobs that we have submitted.
@@ -105,7 +120,7 @@ class KubeRay:
         if self._kuberay.adopt:
             if count_nodes(self._url(found)):
                 RayJobs(self._url(found)).stop_ours()
-        elif _is_ours(found):
+        elif is_ours(found):
             self._api.delete(RAY_CLUSTERS, found)
             self._await_end(found)
 
@@ -158,12 +173,12 @@ class KubeRay:
     def _have_cluster(self, name: str, manifest: Object) -> None:
         """Create it, adopt what was made of this very manifest, or replace what was not."""
         found = self._api.get(RAY_CLUSTERS, name)
-        if found and not _is_ours(found):
+        if found and not is_ours(found):
             raise ValueError(
                 f"RayCluster {name} in namespace {self._kuberay.namespace} is somebody else's: "
                 "name it in cluster.kuberay.adopt or give the profile another name"
             )
-        if found and (_is_going(found) or not _is_made_of(found, manifest)):
+        if found and (_is_going(found) or not is_made_of(found, manifest)):
             self.stop(name)
             found = None
         if found is None and not self._api.create(RAY_CLUSTERS, manifest):
@@ -284,15 +299,6 @@ def _told(reasons: list[Reason]) -> str:
 def _title(pod: Object) -> str:
     phase = pod.get("status", {}).get("phase", "unknown")
     return f"{pod['metadata']['name']} on {pod['spec'].get('nodeName', 'no node')} ({phase})"
-
-
-def _is_ours(found: Object) -> bool:
-    return found["metadata"].get("labels", {}).get(MANAGED_BY) == OURS
-
-
-def _is_made_of(found: Object, manifest: Object) -> bool:
-    digest = found["metadata"].get("annotations", {}).get(SPEC_DIGEST)
-    return _is_ours(found) and digest == manifest["metadata"]["annotations"][SPEC_DIGEST]
 
 
 def _is_going(found: Object) -> bool:

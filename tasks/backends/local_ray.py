@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from configs.digests import digest_of
 from configs.schema import ClusterConfig
 from tasks.backends import leftovers, stacks
-from tasks.backends.protocols import Cluster, Image, Processes, ProcessSpec
+from tasks.backends.protocols import Cluster, Image, Planned, Processes, ProcessSpec
 from tasks.backends.ray_nodes import count_nodes, count_surely
 from tasks.home import Home
 from tasks.ports import any_free
@@ -61,6 +61,12 @@ class LocalRay:
             self._processes.ensure(self._worker(name, number, config, image, ports))
         alive = self._await_nodes(name, ports, 1 + config.num_workers, deadline)
         return self._cluster(name, ports, alive)
+
+    def plan(self, name: str, config: ClusterConfig, image: Image) -> tuple[Planned, ...]:
+        if self.find(name, config, image):
+            return (Planned(call=f"none: Ray cluster {name} runs and is adopted"),)
+        nodes = ("head", *(f"worker-{n}" for n in range(1, config.num_workers + 1)))
+        return tuple(Planned(call=f"start process ray-{name}-{node}") for node in nodes)
 
     def stop(self, name: str) -> None:
         for node in self._nodes(name):

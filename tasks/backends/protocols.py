@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -99,12 +99,25 @@ class Cluster(Fact):
     num_nodes: int
 
 
+class Planned(Fact):
+    """One thing that would be done, and what would be sent for it."""
+
+    call: str
+    """A line for people: the call, or what is started."""
+    manifest: dict[str, Any] | None = None
+    """The object as it would be sent, where one is."""
+
+
 class ClusterBackend(Protocol):
     def find(self, name: str, config: ClusterConfig, image: Image) -> Cluster | None:
         """The cluster of that name if it runs this image, complete and healthy."""
         ...
 
     def start(self, name: str, config: ClusterConfig, image: Image) -> Cluster: ...
+
+    def plan(self, name: str, config: ClusterConfig, image: Image) -> tuple[Planned, ...]:
+        """What `start` would do by what is there now, in order. Only reads."""
+        ...
 
     def stop(self, name: str) -> None: ...
 

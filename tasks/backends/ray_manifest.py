@@ -64,6 +64,17 @@ def ray_cluster(name: str, config: ClusterConfig, image: Image) -> Manifest:
     return manifest
 
 
+def is_ours(found: Manifest) -> bool:
+    """Whether an object that is there carries our label."""
+    return found["metadata"].get("labels", {}).get(MANAGED_BY) == OURS
+
+
+def is_made_of(found: Manifest, manifest: Manifest) -> bool:
+    """Whether a RayCluster that is there is ours and was made of this very manifest."""
+    digest = found["metadata"].get("annotations", {}).get(SPEC_DIGEST)
+    return is_ours(found) and digest == manifest["metadata"]["annotations"][SPEC_DIGEST]
+
+
 def section(config: ClusterConfig) -> KubeRayConfig:
     """The schema admits no `kuberay` backend without it."""
     assert config.kuberay is not None

@@ -112,7 +112,8 @@ def test_two_flows_that_start_at_once_make_one_cluster(
 
     monkeypatch.setattr(kubernetes_api.KubernetesApi, "create", create_together)
     got: list[Cluster] = []
-    flows = [threading.Thread(target=lambda: got.append(make().start())) for _ in range(2)]
+    settings = [make(), make()]  # one after the other: both write the kubeconfig
+    flows = [threading.Thread(target=lambda s=s: got.append(s.start())) for s in settings]
     for flow in flows:
         flow.start()
     for flow in flows:

@@ -24,6 +24,16 @@ _MODELS: dict[str, type[BaseModel]] = {
     "Node": models.V1Node,
     "PersistentVolume": models.V1PersistentVolume,
     "PersistentVolumeClaim": models.V1PersistentVolumeClaim,
+    "ConfigMap": models.V1ConfigMap,
+    "Service": models.V1Service,
+    "ServiceAccount": models.V1ServiceAccount,
+    "Deployment": models.V1Deployment,
+    "StatefulSet": models.V1StatefulSet,
+    "NetworkPolicy": models.V1NetworkPolicy,
+    "Role": models.V1Role,
+    "RoleBinding": models.V1RoleBinding,
+    "ClusterRole": models.V1ClusterRole,
+    "ClusterRoleBinding": models.V1ClusterRoleBinding,
 }
 
 
