@@ -9,6 +9,7 @@ from typing import Literal, Self
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
 from configs.kuberay import KubeRayConfig, ServiceName
+from configs.repair import RepairConfig
 from configs.section import Section
 
 
@@ -48,11 +49,17 @@ class ClusterConfig(Section):
     start_timeout_s: int = Field(180, ge=10, le=7200)
     kuberay: KubeRayConfig | None = None
     """With the backend of this name, and only with it."""
+    repair: RepairConfig | None = None
+    """With kuberay on HyperPod. None: lost machines are only waited for, start_timeout_s long."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if (self.backend == "kuberay") != (self.kuberay is not None):
             raise ValueError("the section kuberay and backend = 'kuberay' belong together")
+        if self.repair and not self.kuberay:
+            raise ValueError("the section repair belongs to backend = 'kuberay'")
+        if self.repair and (self.repair.min_workers or 0) > self.num_workers:
+            raise ValueError("repair.min_workers is more than num_workers")
         if self.kuberay:
             for pod in (self.kuberay.head, self.kuberay.worker):
                 if self.object_store_mb >= pod.shared_memory_gb * 1024:

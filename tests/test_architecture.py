@@ -19,8 +19,8 @@ ALLOWED = {
     "flows": {"configs", "tasks", "flows"},
 }
 VENDORS = {
-    "boto3": {"tasks/backends/eks_token.py"},
-    "botocore": {"tasks/backends/eks_token.py"},
+    "boto3": {"tasks/backends/eks_token.py", "tasks/backends/hyperpod.py"},
+    "botocore": {"tasks/backends/eks_token.py", "tasks/backends/hyperpod.py"},
     "kubernetes": {"tasks/backends/kubernetes_api.py"},
     "mlflow": {"tasks/backends/mlflow_tracker.py"},
     "supervisor": {"tasks/backends/supervisord.py"},

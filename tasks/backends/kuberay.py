@@ -46,7 +46,6 @@ class KubeRay:
     """Implements `ClusterBackend` with one RayCluster."""
 
     def __init__(self, config: ClusterConfig) -> None:
-        self._config = config
         self._kuberay = ray_manifest.section(config)
 
     @cached_property
@@ -69,7 +68,7 @@ class KubeRay:
             return None
         if not _has_all_pods(found):
             return None
-        return self._answering(found, count_surely(self._url(found)))
+        return self._answering(found, count_surely(self._url(found)), config.num_workers)
 
     def start(self, name: str, config: ClusterConfig, image: Image) -> Cluster:
         """Have the RayCluster and wait until all its nodes answer.
@@ -90,7 +89,7 @@ class KubeRay:
         else:
             self._have_volume()
             self._have_cluster(name, ray_manifest.ray_cluster(name, config, image))
-        return self._await_answer(self._kuberay.adopt or name, config.start_timeout_s)
+        return self._await_answer(self._kuberay.adopt or name, config)
 
     def stop(self, name: str) -> None:
         """Delete the RayCluster if it is ours and wait until its pods are gone; of one that is
@@ -169,14 +168,15 @@ class KubeRay:
         if found is None and not self._api.create(RAY_CLUSTERS, manifest):
             self._have_cluster(name, manifest)  # another flow was first
 
-    def _await_answer(self, name: str, timeout_s: int) -> Cluster:
+    def _await_answer(self, name: str, config: ClusterConfig) -> Cluster:
         began = time.monotonic()
         told, hopeless_since = "", None
         while True:
             scene = self._look(name)
             if _has_all_pods(scene.cluster):
                 url = self._url(scene.cluster)
-                if answering := self._answering(scene.cluster, count_nodes(url)):
+                num_nodes = count_nodes(url)
+                if answering := self._answering(scene.cluster, num_nodes, config.num_workers):
                     return answering
                 reasons = [Reason(f"the pods run; not all Ray nodes are known at {url}")]
             else:
@@ -186,7 +186,7 @@ class KubeRay:
             is_hopeless = any(reason.hopeless for reason in reasons)
             hopeless_since = (hopeless_since or now) if is_hopeless else None
             given_up = hopeless_since is not None and now - hopeless_since > _PATIENCE_S
-            if given_up or now - began > timeout_s:
+            if given_up or now - began > config.start_timeout_s:
                 raise RuntimeError(
                     f"RayCluster {name} did not come up in {now - began:.0f} s: {told}. Next: mend "
                     "that, then start the same flow again"
@@ -228,8 +228,8 @@ class KubeRay:
                 raise
             return []
 
-    def _answering(self, found: Object, num_nodes: int) -> Cluster | None:
-        if num_nodes < 1 + self._config.num_workers:
+    def _answering(self, found: Object, num_nodes: int, num_workers: int) -> Cluster | None:
+        if num_nodes < 1 + num_workers:
             return None
         return Cluster(
             name=found["metadata"]["name"],

@@ -1,10 +1,12 @@
 """The one place that picks vendors: from the configuration and the home to what stages use."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from configs.schema import PostTrainConfig
 from tasks.backends.environment import EnvironmentBuilder
+from tasks.backends.hyperpod import HyperPod
 from tasks.backends.kuberay import KubeRay
+from tasks.backends.kubernetes_api import KubernetesApi
 from tasks.backends.local_ray import LocalRay
 from tasks.backends.mlflow_tracker import MlflowTracker
 from tasks.backends.protocols import (
@@ -12,6 +14,7 @@ from tasks.backends.protocols import (
     ClusterBackend,
     ImageBuilder,
     Jobs,
+    MachinePool,
     ModelServer,
     Tracker,
 )
@@ -29,6 +32,8 @@ class Backends:
     clusters: ClusterBackend
     models: ModelServer
     tracker: Tracker
+    pool: MachinePool | None = field(default=None, kw_only=True)
+    """Of machines that can be lost and repaired."""
 
     def jobs(self, cluster: Cluster) -> Jobs:
         return RayJobs(cluster.dashboard_url)
@@ -48,4 +53,12 @@ def make_backends(config: PostTrainConfig, home: Home) -> Backends:
         clusters=clusters[config.cluster.backend](),
         models=models[config.host.backend](),
         tracker=MlflowTracker(),
+        pool=_pool(config),
     )
+
+
+def _pool(config: PostTrainConfig) -> MachinePool | None:
+    kuberay, repair = config.cluster.kuberay, config.cluster.repair
+    if kuberay is None or repair is None:
+        return None
+    return HyperPod(repair, lambda: KubernetesApi.connect(kuberay.namespace, kuberay.api))
