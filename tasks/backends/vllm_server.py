@@ -6,22 +6,18 @@ servers, proves each of them, and only then lets the new adapter answer. So a ne
 nothing, and one that does not serve what was measured never answers at all.
 """
 
-import os
-import time
 from pathlib import Path
 
-import httpx
-
 from configs.digests import digest_of
-from configs.serving import DoorStatus, Serving
+from configs.serving import Serving
 from tasks import ports
+from tasks.backends.door import Door, server_arguments, wish_for
 from tasks.backends.protocols import Endpoint, HostedModel, Processes, ProcessSpec
 from tasks.home import Home, write_private
 
 HOST = "127.0.0.1"
 DOOR = "model-door"
 SERVER = "model-server"
-_POLL_S = 0.2
 
 
 class VllmServer:
@@ -35,9 +31,10 @@ class VllmServer:
         wish = self._wish()
         if wish is None or not self._is_started(model):
             return None
-        if self._serving(model, wish.generation) != wish or not self._is_served(model, wish):
+        door = self._door(model)
+        if self._serving(model, wish.generation) != wish or not door.serves(wish):
             return None
-        return self._endpoint(model, wish)
+        return door.endpoint(wish)
 
     def serve(self, model: HostedModel) -> Endpoint:
         """Start what is missing, ask for the adapter, and wait until every server is proven.
@@ -56,61 +53,22 @@ class VllmServer:
         self._remove_others(specs)
         write_private(self._started, digest_of(specs))
         try:
-            self._await_proof(model, wish)
+            logs = str(self._home.logs / f"{SERVER}-*.log")
+            self._door(model).await_proof(wish, model.timeout_s, logs)
         except RuntimeError:
             if before:
                 again = before.model_copy(update={"generation": wish.generation + 1})
                 write_private(self._file, again.model_dump_json(indent=1) + "\n")
             raise
-        return self._endpoint(model, wish)
-
-    def _await_proof(self, model: HostedModel, wish: Serving) -> None:
-        deadline = time.monotonic() + model.timeout_s
-        while not self._is_served(model, wish):
-            status = self._status(model)
-            for replica in status.replicas if status else ():
-                if replica.refuted == wish.generation:
-                    raise RuntimeError(f"the model server at {replica.url}: {replica.fault}")
-            if time.monotonic() > deadline:
-                faults = "; ".join(r.fault for r in status.replicas) if status else "no door"
-                logs = self._home.logs / f"{SERVER}-*.log"
-                raise RuntimeError(f"the model server does not serve ({faults}); see {logs}")
-            time.sleep(_POLL_S)
-
-    def _is_served(self, model: HostedModel, wish: Serving) -> bool:
-        status = self._status(model)
-        if status is None or status.serving != wish.generation:
-            return False
-        if status.champion_digest != wish.champion.digest:  # the door of another home, perhaps
-            return False
-        proven = [replica.proven == wish.generation for replica in status.replicas]
-        return len(proven) == len(wish.replicas) and all(proven)
-
-    def _status(self, model: HostedModel) -> DoorStatus | None:
-        try:
-            url = f"http://{HOST}:{self._port(model)}/status"
-            answer = httpx.get(url, timeout=10, headers=_authorisation()).raise_for_status()
-            return DoorStatus.model_validate_json(answer.text)
-        except (httpx.HTTPError, ValueError):
-            return None
-
-    def _endpoint(self, model: HostedModel, wish: Serving) -> Endpoint:
-        names = {"base": wish.base_digest, wish.alias: wish.champion.digest}
-        return Endpoint(url=f"http://{HOST}:{self._port(model)}/v1", models=names)
+        return self._door(model).endpoint(wish)
 
     def _serving(self, model: HostedModel, generation: int) -> Serving:
         ports_of_servers = [self._any_port(f"{SERVER}-{n}") for n in _numbers(model)]
-        return Serving(
-            generation=generation,
-            alias=model.alias,
-            base_digest=model.base_digest,
-            champion=model.champion,
-            previous=model.previous,
-            probes=model.probes,
-            replicas=tuple(f"http://{HOST}:{port}" for port in ports_of_servers),
-            mazes=model.mazes,
-            max_action_tokens=model.max_action_tokens,
-        )
+        urls = tuple(f"http://{HOST}:{port}" for port in ports_of_servers)
+        return wish_for(model, generation, urls)
+
+    def _door(self, model: HostedModel) -> Door:
+        return Door(f"http://{HOST}:{self._port(model)}")
 
     def _wish(self) -> Serving | None:
         """What was asked for last."""
@@ -160,11 +118,7 @@ class VllmServer:
 
     def _specs(self, model: HostedModel) -> list[ProcessSpec]:
         door = ("--port", str(self._port(model)))
-        server = (
-            *("--model", str(model.base), "--device", model.device, "--dtype", model.dtype),
-            *("--max-model-len", str(model.max_model_len)),
-            *("--max-images", str(model.mazes.max_turns), "--lora-rank", str(model.lora_rank)),
-        )
+        server = server_arguments(model)
         servers = [
             self._spec(model, f"{SERVER}-{n}", "containers.server.serve", port + server)
             for n in _numbers(model)
@@ -193,8 +147,3 @@ class VllmServer:
 
 def _numbers(model: HostedModel) -> range:
     return range(1, model.num_replicas + 1)
-
-
-def _authorisation() -> dict[str, str]:
-    key = os.environ.get("VLLM_API_KEY")
-    return {"Authorization": f"Bearer {key}"} if key else {}

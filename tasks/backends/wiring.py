@@ -20,6 +20,7 @@ from tasks.backends.protocols import (
 )
 from tasks.backends.ray_jobs import RayJobs
 from tasks.backends.supervisord import Supervisord
+from tasks.backends.vllm_deployment import VllmDeployment
 from tasks.backends.vllm_server import VllmServer
 from tasks.home import Home, cache_folder
 
@@ -47,7 +48,10 @@ def make_backends(config: PostTrainConfig, home: Home) -> Backends:
         "local_ray": lambda: LocalRay(home, processes),
         "kuberay": lambda: KubeRay(config.cluster),
     }
-    models = {"vllm_server": lambda: VllmServer(home, processes)}
+    models = {
+        "vllm_server": lambda: VllmServer(home, processes),
+        "vllm_deployment": lambda: _deployment(config, home),
+    }
     return Backends(
         images=images[config.image.backend](),
         clusters=clusters[config.cluster.backend](),
@@ -55,6 +59,12 @@ def make_backends(config: PostTrainConfig, home: Home) -> Backends:
         tracker=MlflowTracker(),
         pool=_pool(config),
     )
+
+
+def _deployment(config: PostTrainConfig, home: Home) -> VllmDeployment:
+    pod, kuberay = config.host.pod, config.cluster.kuberay
+    assert pod and kuberay  # the schema admits none without the other
+    return VllmDeployment(pod, kuberay, home)
 
 
 def _pool(config: PostTrainConfig) -> MachinePool | None:

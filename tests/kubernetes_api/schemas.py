@@ -22,6 +22,8 @@ _MODELS: dict[str, type[BaseModel]] = {
     "Pod": models.V1Pod,
     "Event": models.CoreV1Event,
     "Node": models.V1Node,
+    "Deployment": models.V1Deployment,
+    "Service": models.V1Service,
     "PersistentVolume": models.V1PersistentVolume,
     "PersistentVolumeClaim": models.V1PersistentVolumeClaim,
 }

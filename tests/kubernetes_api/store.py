@@ -40,7 +40,9 @@ NODE = Served("Node", "nodes", namespaced=False)
 VOLUME = Served("PersistentVolume", "persistentvolumes", namespaced=False)
 CLAIM = Served("PersistentVolumeClaim", "persistentvolumeclaims")
 WORKLOAD = Served("Workload", "workloads", "kueue.x-k8s.io", "v1beta1")
-KINDS = (RAY_CLUSTER, POD, EVENT, NODE, VOLUME, CLAIM, WORKLOAD)
+DEPLOYMENT = Served("Deployment", "deployments", "apps")
+SERVICE = Served("Service", "services")
+KINDS = (RAY_CLUSTER, POD, EVENT, NODE, VOLUME, CLAIM, WORKLOAD, DEPLOYMENT, SERVICE)
 
 
 @dataclass(frozen=True)
