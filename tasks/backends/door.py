@@ -61,7 +61,7 @@ class Door:
         for replica in status.replicas:
             if replica.refuted == wish.generation:
                 raise RuntimeError(f"the model server at {replica.url}: {replica.fault}")
-        return "; ".join(replica.fault for replica in status.replicas)
+        return "; ".join(replica.fault for replica in status.replicas if replica.fault)
 
     def status(self) -> DoorStatus | None:
         """None where it does not answer."""

@@ -10,6 +10,7 @@ from functools import cached_property
 
 from configs.schema import ClusterConfig
 from tasks.backends import ray_manifest
+from tasks.backends.dashboard_connection import DashboardConnection, NotOpen
 from tasks.backends.kuberay_adoption import misfits
 from tasks.backends.kuberay_reasons import Reason, Scene, about, explain
 from tasks.backends.kubernetes_api import (
@@ -47,6 +48,7 @@ class KubeRay:
 
     def __init__(self, config: ClusterConfig) -> None:
         self._kuberay = ray_manifest.section(config)
+        self._sessions: dict[str, DashboardConnection | None] = {}
 
     @cached_property
     def _api(self) -> KubernetesApi:
@@ -68,7 +70,11 @@ class KubeRay:
             return None
         if not _has_all_pods(found):
             return None
-        return self._answering(found, count_surely(self._url(found)), config.num_workers)
+        try:
+            url = self._url(found)
+        except NotOpen:
+            return None
+        return self._answering(found, count_surely(url, self._session(found)), config.num_workers)
 
     def start(self, name: str, config: ClusterConfig, image: Image) -> Cluster:
         """Have the RayCluster and wait until all its nodes answer.
@@ -102,8 +108,9 @@ class KubeRay:
         if found is None:
             return
         if self._kuberay.adopt:
-            if count_nodes(self._url(found)):
-                RayJobs(self._url(found)).stop_ours()
+            url, session = self._url(found), self._session(found)
+            if count_nodes(url, session):
+                RayJobs(url, session).stop_ours()
         elif _is_ours(found):
             self._api.delete(RAY_CLUSTERS, found)
             self._await_end(found)
@@ -174,11 +181,10 @@ class KubeRay:
         while True:
             scene = self._look(name)
             if _has_all_pods(scene.cluster):
-                url = self._url(scene.cluster)
-                num_nodes = count_nodes(url)
-                if answering := self._answering(scene.cluster, num_nodes, config.num_workers):
-                    return answering
-                reasons = [Reason(f"the pods run; not all Ray nodes are known at {url}")]
+                answer = self._ask_dashboard(scene.cluster, config.num_workers)
+                if isinstance(answer, Cluster):
+                    return answer
+                reasons = [answer]
             else:
                 reasons = explain(scene)
             told = self._tell(_told(reasons), told)
@@ -192,6 +198,16 @@ class KubeRay:
                     "that, then start the same flow again"
                 )
             self._api.await_change(RAY_CLUSTERS, scene.cluster, _LOOK_S)
+
+    def _ask_dashboard(self, found: Object, num_workers: int) -> Cluster | Reason:
+        """The cluster if it is complete, or why that is not to be seen."""
+        try:
+            url = self._url(found)
+        except NotOpen as error:
+            return Reason(f"the pods run; {error}")
+        num_nodes = count_nodes(url, self._session(found))
+        answering = self._answering(found, num_nodes, num_workers)
+        return answering or Reason(f"the pods run; not all Ray nodes are known at {url}")
 
     def _tell(self, now: str, before: str) -> str:
         if now != before:
@@ -237,7 +253,16 @@ class KubeRay:
             num_nodes=num_nodes,
         )
 
+    def _session(self, found: Object) -> DashboardConnection | None:
+        """One for each RayCluster, also for a new one of an old name."""
+        meta = found["metadata"]
+        if meta["uid"] not in self._sessions:
+            self._sessions[meta["uid"]] = DashboardConnection.of(self._kuberay, meta["name"])
+        return self._sessions[meta["uid"]]
+
     def _url(self, found: Object) -> str:
+        if self._kuberay.by_connection and (session := self._session(found)):
+            return session.url()
         status = found.get("status", {})
         service = status.get("head", {}).get("serviceName")
         port = status.get("endpoints", {}).get("dashboard", _DASHBOARD_PORT)

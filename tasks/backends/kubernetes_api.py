@@ -126,6 +126,10 @@ class KubernetesApi:
             raise
         return True
 
+    def ask_for(self, kind: Kind, body: Object) -> Object:
+        """The answer to an object that is not kept, such as a review or a token."""
+        return self._ask("POST", kind, query={"fieldValidation": "Strict"}, body=body)
+
     def replace(self, kind: Kind, known: Object, body: Object) -> bool:
         """Put `body` in the place of the object as it is known; False where it is no longer so."""
         version = {"resourceVersion": known["metadata"]["resourceVersion"]}

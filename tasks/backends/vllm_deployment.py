@@ -163,7 +163,7 @@ class VllmDeployment:
         nothing: Object = {"metadata": {}, "spec": {}}
         events = about(pods, self._visible(EVENTS, fields="involvedObject.kind=Pod"))
         fault = self._door(model, unproven_name(self._pod)).fault(wish)
-        starts = f"its servers are not proven yet ({fault})"
+        starts = f"its servers are not proven yet: {fault}" if fault else "it is not ready yet"
         scene = Scene(nothing, pods, events, self._visible(NODES), starts=starts)
         said = "; ".join(reason.text for reason in explain(scene))
         return said or "the pod before it is still there"

@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass, field
 
+from configs.kuberay import KubeRayConfig
 from configs.schema import PostTrainConfig
+from tasks.backends.dashboard_connection import DashboardConnection
 from tasks.backends.environment import EnvironmentBuilder
 from tasks.backends.hyperpod import HyperPod
 from tasks.backends.kuberay import KubeRay
@@ -35,9 +37,13 @@ class Backends:
     tracker: Tracker
     pool: MachinePool | None = field(default=None, kw_only=True)
     """Of machines that can be lost and repaired."""
+    kuberay: KubeRayConfig | None = field(default=None, kw_only=True)
+    """How the dashboard of a RayCluster is reached."""
 
     def jobs(self, cluster: Cluster) -> Jobs:
-        return RayJobs(cluster.dashboard_url)
+        kuberay = self.kuberay
+        session = DashboardConnection.of(kuberay, cluster.name) if kuberay else None
+        return RayJobs(cluster.dashboard_url, session)
 
 
 def make_backends(config: PostTrainConfig, home: Home) -> Backends:
@@ -58,6 +64,7 @@ def make_backends(config: PostTrainConfig, home: Home) -> Backends:
         models=models[config.host.backend](),
         tracker=MlflowTracker(),
         pool=_pool(config),
+        kuberay=config.cluster.kuberay,
     )
 
 

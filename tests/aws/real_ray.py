@@ -1,7 +1,7 @@
 """KubeRay with real nodes: every RayCluster of the stand-in becomes a Ray cluster on this machine.
 
 Its "pods" are raylets, processes of their own groups, sized by the manifest. A raylet that dies is
-a pod that was lost: the status says so, as KubeRay's does, and no node takes another.
+a pod that was lost: the status says so, and another is started in its place, as KubeRay does.
 """
 
 from dataclasses import dataclass
@@ -39,6 +39,8 @@ class RealRay:
             while True:
                 num_ready = self._num_workers_alive(cluster)
                 cluster.set_ready(port, num_ready)
+                if num_ready < cluster.num_workers:
+                    self._mend(ray, cluster)
                 while self._num_workers_alive(cluster) == num_ready:
                     if cluster.ending.wait(_LOOK_S):
                         return
@@ -49,6 +51,17 @@ class RealRay:
         workers = f"ray-{cluster.name}-worker-"
         states = Supervisord(self.home).states()
         return sum(each.running for each in states if each.name.startswith(workers))
+
+    def _mend(self, ray: LocalRay, cluster: Operated) -> None:
+        """Start the raylets that are gone, in the cluster that there is."""
+        ports = ray._read_ports(cluster.name)
+        assert ports is not None
+        config = _config(cluster)
+        for number in range(1, cluster.num_workers + 1):
+            worker = ray._worker(cluster.name, number, config, self.image, ports)
+            state = Supervisord(self.home).state(worker.name)
+            if state is None or not state.running:
+                Supervisord(self.home).ensure(worker)
 
     def _run_pods(self, cluster: Operated) -> None:
         conditions = [{"type": kind, "status": "True"} for kind in ("PodScheduled", "Ready")]

@@ -199,8 +199,8 @@ def test_a_new_image_that_does_not_come_up_leaves_the_pod_before_in_service(
     pods.run = never_ready
     newer = IMAGE.model_copy(update={"reference": IMAGE.reference.replace("a" * 64, "b" * 64)})
     told = reason(lambda: hosting.backend.serve(hosting.model(image=newer, timeout_s=10)))
-    assert "the model server does not serve (a pod: its servers are not proven yet" in told
-    assert "host: waiting: a pod: its servers are not proven yet" in caplog.text
+    assert "the model server does not serve (a pod: it is not ready yet); see the pods" in told
+    assert "host: waiting: a pod: it is not ready yet" in caplog.text
     (found,) = server.store.items(DEPLOYMENT)
     door = found["spec"]["template"]["spec"]["containers"][0]
     assert door["image"] == IMAGE.reference and hosting.answer("a") == "a"
