@@ -135,9 +135,10 @@ class KubeRayConfig(Section):
     """HyperPod's endpoint operator gives the dashboard an address for people."""
     dashboard_url: str = Field(
         "http://{service}.{namespace}.svc:{port}",
-        pattern=r"^https?://([^\s{}]|\{service\}|\{namespace\}|\{port\})+$",
+        pattern=r"^(https?://([^\s{}]|\{service\}|\{namespace\}|\{port\})+|sagemaker_ray://)$",
     )
-    """Where this control plane reaches the head. Outside of the cluster: a gateway's address."""
+    """Where this control plane reaches the head. Outside of the cluster: a gateway's address, or
+    `sagemaker_ray://` for the address and session that HyperPod's endpoint operator gives."""
     stop_timeout_s: int = Field(120, ge=10, le=3600)
     """From the notice of its end to a pod's end: time to save the step at hand."""
     environment: dict[VariableName, str] = Field(default_factory=dict)
@@ -155,7 +156,14 @@ class KubeRayConfig(Section):
     def _check(self) -> Self:
         if self.priority and not self.queue:
             raise ValueError("priority is Kueue's and needs a queue")
+        if self.by_connection and not self.remote_endpoint:
+            raise ValueError("dashboard_url = 'sagemaker_ray://' needs remote_endpoint = true")
         return self
+
+    @property
+    def by_connection(self) -> bool:
+        """The head is reached through HyperPod's endpoint operator."""
+        return self.dashboard_url == "sagemaker_ray://"
 
     def url_of(self, service: str, port: str) -> str:
         """Where the head behind this service answers."""

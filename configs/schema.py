@@ -8,9 +8,11 @@ from typing import Literal, Self
 
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
+from configs.hosting import ServingPodConfig
 from configs.image import ImageConfig
 from configs.kuberay import KubeRayConfig, ServiceName
 from configs.preflight import PreflightConfig
+from configs.repair import RepairConfig
 from configs.section import Section
 
 
@@ -45,11 +47,17 @@ class ClusterConfig(Section):
     start_timeout_s: int = Field(180, ge=10, le=7200)
     kuberay: KubeRayConfig | None = None
     """With the backend of this name, and only with it."""
+    repair: RepairConfig | None = None
+    """With kuberay on HyperPod. None: lost machines are only waited for, start_timeout_s long."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if (self.backend == "kuberay") != (self.kuberay is not None):
             raise ValueError("the section kuberay and backend = 'kuberay' belong together")
+        if self.repair and not self.kuberay:
+            raise ValueError("the section repair belongs to backend = 'kuberay'")
+        if self.repair and (self.repair.min_workers or 0) > self.num_workers:
+            raise ValueError("repair.min_workers is more than num_workers")
         if self.kuberay:
             for pod in (self.kuberay.head, self.kuberay.worker):
                 if self.object_store_mb >= pod.shared_memory_gb * 1024:
@@ -158,9 +166,13 @@ class GateConfig(Section):
 
 
 class HostConfig(Section):
-    backend: Literal["vllm_server"] = "vllm_server"
+    backend: Literal["vllm_server", "vllm_deployment"] = "vllm_server"
+    """`vllm_server`: processes of this machine. `vllm_deployment`: a pod on the Kubernetes of
+    cluster.kuberay, as the section pod says."""
+    pod: ServingPodConfig | None = None
+    """With vllm_deployment, and only with it."""
     port: int = Field(8100, ge=0, le=65535)
-    """Port of the endpoint on 127.0.0.1; 0 takes a free one and keeps it."""
+    """Port of the endpoint, on 127.0.0.1 or of the Service; 0 takes a free one and keeps it."""
     adapter_name: str = Field("maze-solver", pattern=r"^[a-z0-9][a-z0-9.-]{0,62}$")
     """Model name under which the adapter answers; the base answers as `base`."""
     num_replicas: int = Field(1, ge=1, le=64)
@@ -199,6 +211,12 @@ class PostTrainConfig(Section):
     @model_validator(mode="after")
     def _check(self) -> Self:
         """A cluster that costs money is asked for only if training fits into it."""
+        if (self.host.backend == "vllm_deployment") != (self.host.pod is not None):
+            raise ValueError("the section host.pod and backend = 'vllm_deployment' belong together")
+        if self.host.pod and not self.cluster.kuberay:
+            raise ValueError("host.backend = 'vllm_deployment' needs the section cluster.kuberay")
+        if self.host.pod and not 1024 <= self.host.port <= 65535 - self.host.num_replicas:
+            raise ValueError("host.port of a pod is from 1024 on, with room for its servers above")
         if self.cluster.backend != "kuberay":
             return self
         num_gpus = self.cluster.num_workers * self.cluster.gpus_per_worker

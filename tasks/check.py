@@ -33,13 +33,18 @@ def read_shapes(model: Path) -> dict[str, list[int]]:
     return shapes
 
 
-def train_job(run: Run, attempt: int, micro_batch_episodes: int | None = None) -> TrainJob:
+def train_job(
+    run: Run,
+    attempt: int,
+    micro_batch_episodes: int | None = None,
+    num_processes: int | None = None,
+) -> TrainJob:
     """The job description of an attempt; a smaller micro batch than the run's needs less memory
-    for the same result."""
+    and fewer processes fewer machines, for the same result."""
     config = run.config
-    if micro_batch_episodes:
-        settings = config.train.model_copy(update={"micro_batch_episodes": micro_batch_episodes})
-        config = config.model_copy(update={"train": settings})
+    changes = {"micro_batch_episodes": micro_batch_episodes, "num_processes": num_processes}
+    given = {key: value for key, value in changes.items() if value}
+    config = config.model_copy(update={"train": config.train.model_copy(update=given)})
     return TrainJob(
         run_id=run.run_id,
         attempt=attempt,

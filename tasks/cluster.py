@@ -12,10 +12,12 @@ from prefect.runtime import flow_run
 from pydantic import BaseModel, ConfigDict
 
 from configs.digests import digest_of
+from configs.schema import ClusterConfig
 from tasks import records
 from tasks.backends.protocols import Cluster, Image
 from tasks.context import Context
 from tasks.home import take_lock
+from tasks.machines import have_machines
 from tasks.records import ClusterRecord
 from tasks.turn import Superseded
 
@@ -82,17 +84,37 @@ def start_cluster(context: Context, image: Image) -> Cluster:
 
 
 def ensure_cluster(context: Context, image: Image) -> Cluster:
-    """Adopt the profile's cluster where it is alive and of this image, or start it."""
+    """Adopt the profile's cluster where it is alive and of this image, or start it.
+
+    It may have fewer workers than the profile says, where cluster.repair allows that.
+    """
     log = get_run_logger()
     config = context.config
-    cluster = context.backends.clusters.find(config.name, config.cluster, image)
+    cluster = _find(context, image)
     if cluster is None:
-        log.info("cluster: starting %s with %d workers", config.name, config.cluster.num_workers)
-        cluster = context.backends.clusters.start(config.name, config.cluster, image)
+        size = _of_size(config.cluster, have_machines(context))
+        log.info("cluster: starting %s with %d workers", config.name, size.num_workers)
+        cluster = context.backends.clusters.start(config.name, size, image)
         log.info("cluster: %s has %d nodes", cluster.name, cluster.num_nodes)
     inputs = digest_of([config.cluster, image])
     records.save(ClusterRecord(inputs=inputs, cluster=cluster), context.run.records)
     return cluster
+
+
+def _find(context: Context, image: Image) -> Cluster | None:
+    """Of the profile's size, or smaller as it may have been started for want of machines."""
+    config = context.config.cluster
+    fewest = config.repair.min_workers if config.repair else None
+    least = fewest or config.num_workers
+    for num_workers in range(config.num_workers, least - 1, -1):
+        size = _of_size(config, num_workers)
+        if found := context.backends.clusters.find(context.config.name, size, image):
+            return found
+    return None
+
+
+def _of_size(config: ClusterConfig, num_workers: int) -> ClusterConfig:
+    return config.model_copy(update={"num_workers": num_workers})
 
 
 def give_up_cluster(context: Context) -> None:

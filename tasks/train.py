@@ -18,6 +18,7 @@ from tasks.cluster import ensure_cluster, give_up_cluster
 from tasks.context import Context
 from tasks.failures import LOST_CLUSTER, STALLED, Failure, account, classify
 from tasks.jobs import follow, job_environment, program
+from tasks.machines import processes
 from tasks.records import TrainRecord
 from tasks.run_dir import Run
 from tasks.track import Relay
@@ -43,11 +44,12 @@ def train(context: Context, image: Image) -> TrainRecord:
     """
     run, began, relay = context.run, time.monotonic(), Relay(context)
     while True:
-        jobs = context.backends.jobs(ensure_cluster(context, image))
+        cluster = ensure_cluster(context, image)
+        jobs = context.backends.jobs(cluster)
         attempt = _open_attempt(run, jobs)
         if attempt is None and _is_trained(run):
             break
-        attempt = attempt or _start_attempt(run, jobs, image)
+        attempt = attempt or _start_attempt(run, jobs, image, cluster.num_nodes - 1)
         failure, reason = _attend(context, jobs, attempt, relay)
         cause = failure.cause if failure else None
         check_turn(run)  # else the attempt and its cluster are a successor's to judge
@@ -75,12 +77,17 @@ def _open_attempt(run: Run, jobs: Jobs) -> Attempt | None:
     return None
 
 
-def _start_attempt(run: Run, jobs: Jobs, image: Image) -> Attempt:
+def _start_attempt(run: Run, jobs: Jobs, image: Image, num_workers: int) -> Attempt:
     _clear_damaged_adapter(run)
     halved = sum(known.cause == "out of memory" for known in attempts.all_attempts(run.attempts))
     name = flow_run.name or "unknown"
     attempt = attempts.take_next(run.attempts, run.run_id, name, run.committed_step())
-    job = train_job(run, attempt.number, run.config.train.micro_batch_episodes >> halved or 1)
+    job = train_job(
+        run,
+        attempt.number,
+        run.config.train.micro_batch_episodes >> halved or 1,
+        processes(run.config, num_workers),
+    )
     file = job.write(run.scratch(f"attempt-{attempt.number}") / "job.json")
     command = program(image, "containers.trainer.train_main", file)
     jobs.submit_or_adopt(attempt.submission_id, command, job_environment(image))

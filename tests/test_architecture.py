@@ -18,7 +18,8 @@ ALLOWED = {
     "tasks": {"configs", "tasks"},
     "flows": {"configs", "tasks", "flows"},
 }
-AWS = {f"tasks/backends/{name}.py" for name in ("aws_account", "codebuild", "eks_token")}
+_AWS = ("aws_account", "codebuild", "eks_token", "hyperpod")
+AWS = {f"tasks/backends/{name}.py" for name in _AWS}
 """One file for each service."""
 VENDORS = {
     "boto3": AWS,

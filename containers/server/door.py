@@ -309,10 +309,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="One address in front of the model servers")
     parser.add_argument("--serving", type=Path, required=True)
     parser.add_argument("--port", type=int, required=True)
-    given = parser.parse_args()
-    uvicorn.run(
-        build(given.serving, given.port), host="127.0.0.1", port=given.port, log_level="warning"
+    parser.add_argument(
+        "--open", action="store_true", help="to other machines, for who has the key"
     )
+    given = parser.parse_args()
+    if given.open and not os.environ.get("VLLM_API_KEY"):
+        parser.error("a door that is open to other machines needs VLLM_API_KEY")
+    host = "0.0.0.0" if given.open else "127.0.0.1"
+    uvicorn.run(build(given.serving, given.port), host=host, port=given.port, log_level="warning")
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from functools import cached_property
 
 from configs.schema import ClusterConfig
 from tasks.backends import kuberay_plan, ray_manifest
+from tasks.backends.dashboard_connection import DashboardConnection, NotOpen
 from tasks.backends.kuberay_adoption import misfits
 from tasks.backends.kuberay_reasons import Reason, Scene, about, explain
 from tasks.backends.kubernetes_api import (
@@ -46,8 +47,8 @@ class KubeRay:
     """Implements `ClusterBackend` with one RayCluster."""
 
     def __init__(self, config: ClusterConfig) -> None:
-        self._config = config
         self._kuberay = ray_manifest.section(config)
+        self._sessions: dict[str, DashboardConnection | None] = {}
 
     @cached_property
     def _api(self) -> KubernetesApi:
@@ -69,7 +70,11 @@ class KubeRay:
             return None
         if not _has_all_pods(found):
             return None
-        return self._answering(found, count_surely(self._url(found)))
+        try:
+            url = self._url(found)
+        except NotOpen:
+            return None
+        return self._answering(found, count_surely(url, self._session(found)), config.num_workers)
 
     def start(self, name: str, config: ClusterConfig, image: Image) -> Cluster:
         """Have the RayCluster and wait until all its nodes answer.
@@ -90,7 +95,7 @@ class KubeRay:
         else:
             self._have_volume()
             self._have_cluster(name, ray_manifest.ray_cluster(name, config, image))
-        return self._await_answer(self._kuberay.adopt or name, config.start_timeout_s)
+        return self._await_answer(self._kuberay.adopt or name, config)
 
     def plan(self, name: str, config: ClusterConfig, image: Image) -> tuple[Planned, ...]:
         """Volume, claim and RayCluster as `start` would make them.
@@ -118,8 +123,9 @@ class KubeRay:
         if found is None:
             return
         if self._kuberay.adopt:
-            if count_nodes(self._url(found)):
-                RayJobs(self._url(found)).stop_ours()
+            url, session = self._url(found), self._session(found)
+            if count_nodes(url, session):
+                RayJobs(url, session).stop_ours()
         elif is_ours(found):
             self._api.delete(RAY_CLUSTERS, found)
             self._await_end(found)
@@ -184,16 +190,16 @@ class KubeRay:
         if found is None and not self._api.create(RAY_CLUSTERS, manifest):
             self._have_cluster(name, manifest)  # another flow was first
 
-    def _await_answer(self, name: str, timeout_s: int) -> Cluster:
+    def _await_answer(self, name: str, config: ClusterConfig) -> Cluster:
         began = time.monotonic()
         told, hopeless_since = "", None
         while True:
             scene = self._look(name)
             if _has_all_pods(scene.cluster):
-                url = self._url(scene.cluster)
-                if answering := self._answering(scene.cluster, count_nodes(url)):
-                    return answering
-                reasons = [Reason(f"the pods run; not all Ray nodes are known at {url}")]
+                answer = self._ask_dashboard(scene.cluster, config.num_workers)
+                if isinstance(answer, Cluster):
+                    return answer
+                reasons = [answer]
             else:
                 reasons = explain(scene)
             told = self._tell(_told(reasons), told)
@@ -201,12 +207,22 @@ class KubeRay:
             is_hopeless = any(reason.hopeless for reason in reasons)
             hopeless_since = (hopeless_since or now) if is_hopeless else None
             given_up = hopeless_since is not None and now - hopeless_since > _PATIENCE_S
-            if given_up or now - began > timeout_s:
+            if given_up or now - began > config.start_timeout_s:
                 raise RuntimeError(
                     f"RayCluster {name} did not come up in {now - began:.0f} s: {told}. Next: mend "
                     "that, then start the same flow again"
                 )
             self._api.await_change(RAY_CLUSTERS, scene.cluster, _LOOK_S)
+
+    def _ask_dashboard(self, found: Object, num_workers: int) -> Cluster | Reason:
+        """The cluster if it is complete, or why that is not to be seen."""
+        try:
+            url = self._url(found)
+        except NotOpen as error:
+            return Reason(f"the pods run; {error}")
+        num_nodes = count_nodes(url, self._session(found))
+        answering = self._answering(found, num_nodes, num_workers)
+        return answering or Reason(f"the pods run; not all Ray nodes are known at {url}")
 
     def _tell(self, now: str, before: str) -> str:
         if now != before:
@@ -243,8 +259,8 @@ class KubeRay:
                 raise
             return []
 
-    def _answering(self, found: Object, num_nodes: int) -> Cluster | None:
-        if num_nodes < 1 + self._config.num_workers:
+    def _answering(self, found: Object, num_nodes: int, num_workers: int) -> Cluster | None:
+        if num_nodes < 1 + num_workers:
             return None
         return Cluster(
             name=found["metadata"]["name"],
@@ -252,7 +268,16 @@ class KubeRay:
             num_nodes=num_nodes,
         )
 
+    def _session(self, found: Object) -> DashboardConnection | None:
+        """One for each RayCluster, also for a new one of an old name."""
+        meta = found["metadata"]
+        if meta["uid"] not in self._sessions:
+            self._sessions[meta["uid"]] = DashboardConnection.of(self._kuberay, meta["name"])
+        return self._sessions[meta["uid"]]
+
     def _url(self, found: Object) -> str:
+        if self._kuberay.by_connection and (session := self._session(found)):
+            return session.url()
         status = found.get("status", {})
         service = status.get("head", {}).get("serviceName")
         port = status.get("endpoints", {}).get("dashboard", _DASHBOARD_PORT)

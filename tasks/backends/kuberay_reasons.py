@@ -38,6 +38,8 @@ class Scene:
     events: list[Object] = field(default_factory=list)
     nodes: list[Object] = field(default_factory=list)
     workloads: list[Object] = field(default_factory=list)
+    starts: str = "its Ray node starts"
+    """Said of a pod that runs and is not ready yet."""
 
 
 def explain(scene: Scene) -> list[Reason]:
@@ -102,7 +104,7 @@ def _of_pod(pod: Object, scene: Scene) -> Iterable[Reason]:
     waiting = [w for c in containers if (w := c.get("state", {}).get("waiting"))]
     yield from (_of_container(each, pod, scene.events) for each in waiting[:1])
     if not waiting:
-        yield Reason("its Ray node starts")
+        yield Reason(scene.starts)
 
 
 def _of_container(waiting: Object, pod: Object, events: list[Object]) -> Reason:

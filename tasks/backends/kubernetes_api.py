@@ -56,6 +56,8 @@ EVENTS = Kind("events")
 NODES = Kind("nodes", namespaced=False)
 CLAIMS = Kind("persistentvolumeclaims")
 VOLUMES = Kind("persistentvolumes", namespaced=False)
+DEPLOYMENTS = Kind("deployments", "apps")
+SERVICES = Kind("services")
 WORKLOADS = Kind("workloads", "kueue.x-k8s.io", "v1beta1")
 
 
@@ -120,6 +122,23 @@ class KubernetesApi:
             self._ask("POST", kind, query={"fieldValidation": "Strict"}, body=body)
         except KubernetesError as error:
             if error.status == 409:
+                return False
+            raise
+        return True
+
+    def ask_for(self, kind: Kind, body: Object) -> Object:
+        """The answer to an object that is not kept, such as a review or a token."""
+        return self._ask("POST", kind, query={"fieldValidation": "Strict"}, body=body)
+
+    def replace(self, kind: Kind, known: Object, body: Object) -> bool:
+        """Put `body` in the place of the object as it is known; False where it is no longer so."""
+        version = {"resourceVersion": known["metadata"]["resourceVersion"]}
+        body = body | {"metadata": body["metadata"] | version}
+        name = known["metadata"]["name"]
+        try:
+            self._ask("PUT", kind, name, query={"fieldValidation": "Strict"}, body=body)
+        except KubernetesError as error:
+            if error.status in (404, 409):
                 return False
             raise
         return True

@@ -126,6 +126,50 @@ class ClusterBackend(Protocol):
         ...
 
 
+class Machine(Fact):
+    """A machine that Ray nodes run on."""
+
+    name: str
+    """As repairs take it and people look it up."""
+    instance_type: str
+    state: Literal["ready", "coming", "ill", "closed"]
+    """`coming`: on its way, under a check or being repaired. `ill`: to be repaired. `closed`: kept
+    from use by a person, and left alone."""
+    recovers: bool
+    """Somebody else repairs it if need be, without a request."""
+    words: str
+    """What is the matter, for people."""
+    num_gpus: int = 0
+    """0 where it has none, or nobody has said yet."""
+
+
+class Machines(Fact):
+    """The machines under a cluster."""
+
+    all: tuple[Machine, ...]
+    news: str
+    """The pool's newest trouble beyond single machines, for people; mostly empty."""
+
+
+Request = Literal["reboot", "replace"]
+
+
+class MachinePool(Protocol):
+    """Where the machines come from."""
+
+    def look(self) -> Machines:
+        """
+        Raises:
+            ConnectionError: there is no answer now; another time there may be one.
+            ValueError: there never will be one with this profile or these rights; says why.
+        """
+        ...
+
+    def request(self, what: Request, machine: Machine) -> str:
+        """Ask for a repair; why it was refused, or nothing where it was taken up."""
+        ...
+
+
 JobStatus = Literal["pending", "running", "succeeded", "failed", "stopped", "unknown"]
 
 

@@ -37,8 +37,9 @@ class _NotTaken(RuntimeError):
 class RayJobs:
     """Implements `Jobs` on the cluster whose dashboard is at `dashboard_url`."""
 
-    def __init__(self, dashboard_url: str) -> None:
+    def __init__(self, dashboard_url: str, session: httpx.Auth | None = None) -> None:
         self._url = f"{dashboard_url}/api/jobs"
+        self._session = session
 
     def submit_or_adopt(
         self, submission_id: str, command: Sequence[str], environment: dict[str, str]
@@ -64,27 +65,30 @@ class RayJobs:
 
         Two flows may submit at the same moment; the second finds the first one's job.
         """
-        answer = httpx.post(f"{self._url}/", json=request, timeout=_TIMEOUT_S)
+        answer = httpx.post(f"{self._url}/", json=request, timeout=_TIMEOUT_S, auth=self._session)
         if not answer.is_success and self.status(submission_id) == "unknown":
             raise _NotTaken(f"Ray refused job {submission_id}: {answer.text[:500]}")
 
     def status(self, submission_id: str) -> JobStatus:
         try:
-            answer = _ask(f"{self._url}/{submission_id}")
+            answer = _ask(f"{self._url}/{submission_id}", self._session)
         except httpx.HTTPError:
             return "unknown"
         return _STATUS.get(answer.json()["status"], "unknown") if answer.is_success else "unknown"
 
     def stop(self, submission_id: str) -> None:
-        httpx.post(f"{self._url}/{submission_id}/stop", timeout=_TIMEOUT_S)
+        url = f"{self._url}/{submission_id}/stop"
+        httpx.post(url, timeout=_TIMEOUT_S, auth=self._session)
 
     def delete(self, submission_id: str) -> None:
-        httpx.delete(f"{self._url}/{submission_id}", timeout=_TIMEOUT_S).raise_for_status()
+        url = f"{self._url}/{submission_id}"
+        httpx.delete(url, timeout=_TIMEOUT_S, auth=self._session).raise_for_status()
 
     def logs(self, submission_id: str) -> str:
         try:
-            answer = httpx.get(f"{self._url}/{submission_id}/logs", timeout=_TIMEOUT_S)
-            about = httpx.get(f"{self._url}/{submission_id}", timeout=_TIMEOUT_S)
+            url = f"{self._url}/{submission_id}"
+            answer = httpx.get(f"{url}/logs", timeout=_TIMEOUT_S, auth=self._session)
+            about = httpx.get(url, timeout=_TIMEOUT_S, auth=self._session)
         except httpx.HTTPError:
             return ""
         if not (answer.is_success and about.is_success):
@@ -108,7 +112,7 @@ class RayJobs:
             time.sleep(_STOP_POLL_S)
 
     def _running(self) -> list[str]:
-        jobs = _ask(f"{self._url}/").raise_for_status().json()
+        jobs = _ask(f"{self._url}/", self._session).raise_for_status().json()
         return [
             job["submission_id"]
             for job in jobs
@@ -123,6 +127,6 @@ class RayJobs:
     stop=stop_after_attempt(3),
     reraise=True,
 )
-def _ask(url: str) -> httpx.Response:
+def _ask(url: str, session: httpx.Auth | None) -> httpx.Response:
     """A question whose wrong answer would cost a second trainer, so it is asked three times."""
-    return httpx.get(url, timeout=_TIMEOUT_S)
+    return httpx.get(url, timeout=_TIMEOUT_S, auth=session)

@@ -38,12 +38,7 @@ def ray_cluster(name: str, config: ClusterConfig, image: Image) -> Manifest:
         ValueError: the image is not in a registry, or not named by its digest there.
     """
     kuberay = section(config)
-    if not _PINNED.fullmatch(image.reference):
-        raise ValueError(
-            f"pods cannot run the image {image.reference or image.digest[:12]!r}: it needs a "
-            "registry and its digest there, as in registry/name@sha256:...; choose an "
-            "image.backend that pushes"
-        )
+    check_pinned(image)
     manifest = {
         "apiVersion": "ray.io/v1",
         "kind": "RayCluster",
@@ -73,6 +68,16 @@ def is_made_of(found: Manifest, manifest: Manifest) -> bool:
     """Whether a RayCluster that is there is ours and was made of this very manifest."""
     digest = found["metadata"].get("annotations", {}).get(SPEC_DIGEST)
     return is_ours(found) and digest == manifest["metadata"]["annotations"][SPEC_DIGEST]
+
+
+def check_pinned(image: Image) -> None:
+    """Refuse an image that pods cannot run, or that may be another one tomorrow."""
+    if not _PINNED.fullmatch(image.reference):
+        raise ValueError(
+            f"pods cannot run the image {image.reference or image.digest[:12]!r}: it needs a "
+            "registry and its digest there, as in registry/name@sha256:...; choose an "
+            "image.backend that pushes"
+        )
 
 
 def section(config: ClusterConfig) -> KubeRayConfig:

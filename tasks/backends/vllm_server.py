@@ -6,16 +6,13 @@ servers, proves each of them, and only then lets the new adapter answer. So a ne
 nothing, and one that does not serve what was measured never answers at all.
 """
 
-import os
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
-import httpx
-
-from configs.serving import DoorStatus, Serving
+from configs.serving import Serving
 from tasks import ports
+from tasks.backends.door import Door, server_arguments, wish_for
 from tasks.backends.protocols import Endpoint, Fact, HostedModel, Processes, ProcessSpec
 from tasks.home import Home, write_private
 from tasks.words import tail, telling_line
@@ -25,7 +22,6 @@ DOOR = "model-door"
 SERVER = "model-server"
 _NOW = "asked.json"
 _BEFORE = "asked-before.json"
-_POLL_S = 0.2
 
 
 class Asked(Fact):
@@ -51,9 +47,8 @@ class VllmServer:
         if asked is None or asked.specs != self._specs(model):
             return None
         wish = self._serving(model, asked.wish.generation)
-        if asked.wish != wish or not self._is_served(model, wish):
-            return None
-        return self._endpoint(model, wish)
+        door = self._door(model)
+        return door.endpoint(wish) if asked.wish == wish and door.serves(wish) else None
 
     def serve(self, model: HostedModel) -> Endpoint:
         """Start what is missing, ask for the adapter, and wait until every server is proven.
@@ -69,12 +64,17 @@ class VllmServer:
         wish, is_proven = self._serving(model, self._next_generation()), False
         try:
             self._ask(Asked(wish=wish, specs=self._specs(model)))
-            self._await_proof(model, wish)
+            self._door(model).await_proof(
+                wish,
+                model.timeout_s,
+                str(self._home.logs / f"{SERVER}-*.log"),
+                last_words=lambda: self._last_words(model),
+            )
             is_proven = True
         finally:
             if before and not is_proven:
                 self._ask(before.again(self._next_generation()))
-        return self._endpoint(model, wish)
+        return self._door(model).endpoint(wish)
 
     def put_back(self, champion_digest: str) -> bool:
         now, before = self._asked(_NOW), self._asked(_BEFORE)
@@ -107,60 +107,16 @@ class VllmServer:
         wish = self._wish()
         return wish.generation + 1 if wish else 1
 
-    def _await_proof(self, model: HostedModel, wish: Serving) -> None:
-        deadline = time.monotonic() + model.timeout_s
-        while not self._is_served(model, wish):
-            status = self._status(model)
-            for replica in status.replicas if status else ():
-                if replica.refuted == wish.generation:
-                    raise RuntimeError(f"{replica.name}: {replica.fault}")
-            if time.monotonic() > deadline:
-                faults = "; ".join(r.fault for r in status.replicas) if status else "no door"
-                said = "; ".join(self._last_words(model))
-                logs = self._home.logs / f"{SERVER}-*.log"
-                raise RuntimeError(
-                    f"the model server does not serve ({faults}); it said last: {said}; see {logs}"
-                )
-            time.sleep(_POLL_S)
-
-    def _last_words(self, model: HostedModel) -> list[str]:
+    def _last_words(self, model: HostedModel) -> str:
         """What each server said last."""
         logs = [self._home.logs / f"{SERVER}-{n}.log" for n in _numbers(model)]
-        return [telling_line(tail(log)) for log in logs]
-
-    def _is_served(self, model: HostedModel, wish: Serving) -> bool:
-        status = self._status(model)
-        if status is None or status.file != self._file:  # the door of another home
-            return False
-        if (status.serving, status.champion_digest) != (wish.generation, wish.champion.digest):
-            return False
-        proven = [replica.proven == wish.generation for replica in status.replicas]
-        return len(proven) == len(wish.replicas) and all(proven)
-
-    def _status(self, model: HostedModel) -> DoorStatus | None:
-        try:
-            url = f"http://{HOST}:{self._port(model)}/status"
-            answer = httpx.get(url, timeout=10, headers=_authorisation()).raise_for_status()
-            return DoorStatus.model_validate_json(answer.text)
-        except (httpx.HTTPError, ValueError):
-            return None
-
-    def _endpoint(self, model: HostedModel, wish: Serving) -> Endpoint:
-        names = {"base": wish.base_digest, wish.alias: wish.champion.digest}
-        return Endpoint(url=f"http://{HOST}:{self._port(model)}/v1", models=names)
+        return "; ".join(f"it said last: {telling_line(tail(log))}" for log in logs)
 
     def _serving(self, model: HostedModel, generation: int) -> Serving:
-        return Serving(
-            generation=generation,
-            alias=model.alias,
-            base_digest=model.base_digest,
-            champion=model.champion,
-            previous=model.previous,
-            probes=model.probes,
-            replicas=tuple(self._socket(n) for n in _numbers(model)),
-            mazes=model.mazes,
-            max_action_tokens=model.max_action_tokens,
-        )
+        return wish_for(model, generation, tuple(self._socket(n) for n in _numbers(model)))
+
+    def _door(self, model: HostedModel) -> Door:
+        return Door(f"http://{HOST}:{self._port(model)}", self._file)
 
     def _wish(self) -> Serving | None:
         """What was asked for last."""
@@ -202,18 +158,13 @@ class VllmServer:
 
     def _specs(self, model: HostedModel) -> tuple[ProcessSpec, ...]:
         door = ("--port", str(self._port(model)))
-        server = (
-            *("--model", str(model.base), "--device", model.device, "--dtype", model.dtype),
-            *("--max-model-len", str(model.max_model_len)),
-            *("--max-images", str(model.mazes.max_turns), "--lora-rank", str(model.lora_rank)),
-        )
         return (
             *(
                 self._spec(
                     model,
                     f"{SERVER}-{n}",
                     "containers.server.serve",
-                    ("--socket", str(self._socket(n)), *server),
+                    ("--socket", str(self._socket(n)), *server_arguments(model)),
                 )
                 for n in _numbers(model)
             ),
@@ -241,8 +192,3 @@ class VllmServer:
 
 def _numbers(model: HostedModel) -> range:
     return range(1, model.num_replicas + 1)
-
-
-def _authorisation() -> dict[str, str]:
-    key = os.environ.get("VLLM_API_KEY")
-    return {"Authorization": f"Bearer {key}"} if key else {}

@@ -1,14 +1,18 @@
 """The one place that picks vendors: from the configuration and the home to what stages use."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from configs.image import RegistryConfig
+from configs.kuberay import KubeRayConfig
 from configs.schema import PostTrainConfig
 from tasks.backends.aws_account import AwsAccount
 from tasks.backends.buildah import Buildah
 from tasks.backends.codebuild import CodeBuild
+from tasks.backends.dashboard_connection import DashboardConnection
 from tasks.backends.environment import EnvironmentBuilder
+from tasks.backends.hyperpod import HyperPod
 from tasks.backends.kuberay import KubeRay
+from tasks.backends.kubernetes_api import KubernetesApi
 from tasks.backends.local_ray import LocalRay
 from tasks.backends.mlflow_tracker import MlflowTracker
 from tasks.backends.protocols import (
@@ -17,11 +21,13 @@ from tasks.backends.protocols import (
     ClusterBackend,
     ImageBuilder,
     Jobs,
+    MachinePool,
     ModelServer,
     Tracker,
 )
 from tasks.backends.ray_jobs import RayJobs
 from tasks.backends.supervisord import Supervisord
+from tasks.backends.vllm_deployment import VllmDeployment
 from tasks.backends.vllm_server import VllmServer
 from tasks.home import Home, cache_folder
 
@@ -34,9 +40,15 @@ class Backends:
     clusters: ClusterBackend
     models: ModelServer
     tracker: Tracker
+    pool: MachinePool | None = field(default=None, kw_only=True)
+    """Of machines that can be lost and repaired."""
+    kuberay: KubeRayConfig | None = field(default=None, kw_only=True)
+    """How the dashboard of a RayCluster is reached."""
 
     def jobs(self, cluster: Cluster) -> Jobs:
-        return RayJobs(cluster.dashboard_url)
+        kuberay = self.kuberay
+        session = DashboardConnection.of(kuberay, cluster.name) if kuberay else None
+        return RayJobs(cluster.dashboard_url, session)
 
 
 def make_backends(config: PostTrainConfig, home: Home) -> Backends:
@@ -51,12 +63,17 @@ def make_backends(config: PostTrainConfig, home: Home) -> Backends:
         "local_ray": lambda: LocalRay(home, processes),
         "kuberay": lambda: KubeRay(config.cluster),
     }
-    models = {"vllm_server": lambda: VllmServer(home, processes)}
+    models = {
+        "vllm_server": lambda: VllmServer(home, processes),
+        "vllm_deployment": lambda: _deployment(config, home),
+    }
     return Backends(
         images=images[config.image.backend](),
         clusters=clusters[config.cluster.backend](),
         models=models[config.host.backend](),
         tracker=MlflowTracker(),
+        pool=_pool(config),
+        kuberay=config.cluster.kuberay,
     )
 
 
@@ -74,3 +91,16 @@ def make_account(config: PostTrainConfig) -> Account | None:
     """The account of a profile; None where it pays nobody."""
     region = config.preflight.region
     return AwsAccount(region) if region else None
+
+
+def _deployment(config: PostTrainConfig, home: Home) -> VllmDeployment:
+    pod, kuberay = config.host.pod, config.cluster.kuberay
+    assert pod and kuberay  # the schema admits none without the other
+    return VllmDeployment(pod, kuberay, home)
+
+
+def _pool(config: PostTrainConfig) -> MachinePool | None:
+    kuberay, repair = config.cluster.kuberay, config.cluster.repair
+    if kuberay is None or repair is None:
+        return None
+    return HyperPod(repair, lambda: KubernetesApi.connect(kuberay.namespace, kuberay.api))

@@ -12,14 +12,38 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 
 
+class Handler(BaseHTTPRequestHandler):
+    """What is asked is answered by the dashboard."""
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Say nothing."""
+
+    def do_GET(self) -> None:
+        self.send(self.server.dashboard.answer(self.path))  # type: ignore[attr-defined]
+
+    def do_POST(self) -> None:
+        submission_id = self.path.removeprefix("/api/jobs/").removesuffix("/stop")
+        self.server.dashboard.stop(submission_id)  # type: ignore[attr-defined]
+        self.send({"stopped": True})
+
+    def send(self, body: Any) -> None:
+        data = json.dumps(body).encode()
+        self.send_response(404 if body is None else 200)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+
 class Dashboard:
     """Serves on 127.0.0.1; jobs end when they are asked to, but for stubborn ones."""
+
+    handler: type[Handler] = Handler
 
     def __init__(self, num_nodes: int = 0) -> None:
         self.num_nodes = num_nodes
         self.jobs: list[dict[str, Any]] = []
         self.stopped: list[str] = []
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
+        self._http = ThreadingHTTPServer(("127.0.0.1", 0), self.handler)
         self._http.daemon_threads = True
         self._http.dashboard = self  # type: ignore[attr-defined]
 
@@ -48,26 +72,6 @@ class Dashboard:
         for job in self.jobs:
             if job["submission_id"] == submission_id:
                 job["status"] = "STOPPED"
-
-
-class _Handler(BaseHTTPRequestHandler):
-    def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing."""
-
-    def do_GET(self) -> None:
-        self._send(self.server.dashboard.answer(self.path))  # type: ignore[attr-defined]
-
-    def do_POST(self) -> None:
-        submission_id = self.path.removeprefix("/api/jobs/").removesuffix("/stop")
-        self.server.dashboard.stop(submission_id)  # type: ignore[attr-defined]
-        self._send({"stopped": True})
-
-    def _send(self, body: Any) -> None:
-        data = json.dumps(body).encode()
-        self.send_response(404 if body is None else 200)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
 
 
 if __name__ == "__main__":

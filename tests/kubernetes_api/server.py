@@ -18,7 +18,7 @@ from tests.kubernetes_api.operators import Operator, Operators, does_nothing
 from tests.kubernetes_api.rbac import Call, Rule
 from tests.kubernetes_api.selectors import matches
 from tests.kubernetes_api.statuses import Object, Refusal
-from tests.kubernetes_api.store import KINDS, POD, Change, Served, Store
+from tests.kubernetes_api.store import CONNECTION, KINDS, POD, Change, Served, Store
 
 TOKEN = "a-token-of-the-control-plane"
 USER = "system:serviceaccount:ariadne:control-plane"
@@ -43,6 +43,8 @@ class KubernetesServer:
         self.token = TOKEN
         self.accepts: Callable[[str], bool] = lambda token: token == self.token
         """Which tokens are good."""
+        self.connect: Callable[[str, Object], Object] | None = None
+        """Answers RayDashboardConnections of a namespace; None: their kind is not installed."""
         self.faults: deque[tuple[int, str]] = deque()
         """Status and Retry-After, empty for none, with which the next calls fail; 0 hangs up."""
         self.lost_answers = 0
@@ -177,6 +179,10 @@ class _Handler(BaseHTTPRequestHandler):
         body: Object,
     ) -> tuple[int, Object]:
         store, on_status = self._server.store, sub == "status"
+        if kind is CONNECTION:
+            if self._server.connect is None or verb != "create":
+                raise statuses.no_such_path()
+            return 201, self._server.connect(namespace, body)
         if on_status and not (kind.has_status and verb in ("get", "update", "patch")):
             raise statuses.no_such_path()
         match verb:

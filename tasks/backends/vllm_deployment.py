@@ -1,0 +1,239 @@
+"""vLLM servers behind one door in a pod on Kubernetes, proven as those of one machine are.
+
+What is wanted is the serving file on the shared volume (configs/serving.py): the door in the pod
+loads a new adapter into the running servers and proves each of them. Another base or image is
+another pod, and the one before serves until the new one is proven.
+"""
+
+import logging
+import os
+import time
+from collections.abc import Callable
+from functools import cached_property
+
+from configs.hosting import ServingPodConfig
+from configs.kuberay import KubeRayConfig
+from configs.serving import Serving
+from tasks.backends.door import Door, wish_for
+from tasks.backends.kuberay_reasons import Scene, about, explain
+from tasks.backends.kubernetes_api import (
+    DEPLOYMENTS,
+    EVENTS,
+    NODES,
+    PODS,
+    SERVICES,
+    Kind,
+    KubernetesApi,
+    KubernetesError,
+    Object,
+)
+from tasks.backends.protocols import Endpoint, Fact, HostedModel
+from tasks.backends.ray_manifest import MANAGED_BY, OURS, SPEC_DIGEST
+from tasks.backends.serving_manifest import APP, deployment, server_sockets, services, unproven_name
+from tasks.home import Home, write_private
+
+_LOG = logging.getLogger(__name__)
+_LOG.setLevel(logging.INFO)  # Prefect passes on what this package logs, but leaves its level alone
+_BEFORE = "serving-before.json"
+_LOOK_S = 3
+"""Between looks at the pods; the door is asked more often."""
+
+
+class _Before(Fact):
+    """What served before the last change, to go back to."""
+
+    wish: Serving
+    deployment: Object
+
+
+class VllmDeployment:
+    """Implements `ModelServer` with one Deployment and its Service."""
+
+    def __init__(self, pod: ServingPodConfig, kuberay: KubeRayConfig, home: Home) -> None:
+        self._pod = pod
+        self._kuberay = kuberay
+        self._file = home.hosting / "serving.json"
+
+    @cached_property
+    def _api(self) -> KubernetesApi:
+        return KubernetesApi.connect(self._kuberay.namespace, self._kuberay.api)
+
+    def find(self, model: HostedModel) -> Endpoint | None:
+        wish = self._wish()
+        if wish is None or self._serving(model, wish.generation) != wish:
+            return None
+        found = self._api.get(DEPLOYMENTS, self._pod.service)
+        if found is None or not _is_made_of(found, self._manifest(model)):
+            return None
+        door = self._door(model)
+        return door.endpoint(wish) if _is_rolled_out(found) and door.serves(wish) else None
+
+    def serve(self, model: HostedModel) -> Endpoint:
+        """Have the pod, ask for the adapter, and wait until every server is proven.
+
+        Raises:
+            ValueError: the name is somebody else's, or there is no key.
+            RuntimeError: a server does not serve what was measured, or none came up in time; says
+                what it was waiting for. What served before goes on.
+        """
+        if not os.environ.get("VLLM_API_KEY"):
+            raise ValueError(
+                f"set VLLM_API_KEY to the key of the Secret {self._pod.key_secret}: the endpoint "
+                "is open to the network"
+            )
+        before, wish_before = self._api.get(DEPLOYMENTS, self._pod.service), self._wish()
+        manifest = self._manifest(model)
+        self._check_ours(before)
+        wish = self._serving(model, wish_before.generation + 1 if wish_before else 1)
+        if before and wish_before:
+            self._keep(_Before(wish=wish_before, deployment=before))
+        write_private(self._file, wish.model_dump_json(indent=1) + "\n")
+        self._have(before, manifest)
+        self._have_services(model)
+        try:
+            self._door(model).await_proof(
+                wish,
+                model.timeout_s,
+                f"the pods of Deployment {self._pod.service}",
+                self._watch(model, wish),
+            )
+        except RuntimeError:
+            self._go_back(before, wish_before, wish)
+            raise
+        return self._door(model).endpoint(wish)
+
+    def put_back(self, champion_digest: str) -> bool:
+        wish, kept = self._wish(), self._kept()
+        if wish is None or kept is None or wish.champion.digest == champion_digest:
+            return False
+        if kept.wish.champion.digest != champion_digest:
+            return False
+        self._go_back(kept.deployment, kept.wish, wish)
+        return True
+
+    def _keep(self, before: _Before) -> None:
+        write_private(self._file.with_name(_BEFORE), before.model_dump_json(indent=1) + "\n")
+
+    def _kept(self) -> _Before | None:
+        try:
+            return _Before.model_validate_json(self._file.with_name(_BEFORE).read_text())
+        except (FileNotFoundError, ValueError):
+            return None
+
+    def _have(self, known: Object | None, manifest: Object) -> None:
+        """Create it, or replace what was made of another manifest."""
+        while known is None or not _is_made_of(known, manifest):
+            if known is None and self._api.create(DEPLOYMENTS, manifest):
+                return
+            if known is not None and self._api.replace(DEPLOYMENTS, known, manifest):
+                return
+            known = self._api.get(DEPLOYMENTS, self._pod.service)  # somebody was faster
+            self._check_ours(known)
+
+    def _go_back(self, before: Object | None, wish_before: Serving | None, wish: Serving) -> None:
+        """To the pod and the adapter that served, where there were any."""
+        if wish_before:
+            again = wish_before.model_copy(update={"generation": wish.generation + 1})
+            write_private(self._file, again.model_dump_json(indent=1) + "\n")
+        if before:
+            kept = ("name", "namespace", "labels", "annotations")
+            meta = {key: before["metadata"][key] for key in kept}
+            head = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": meta}
+            self._have(
+                self._api.get(DEPLOYMENTS, self._pod.service), head | {"spec": before["spec"]}
+            )
+
+    def _check_ours(self, found: Object | None) -> None:
+        if found and found["metadata"].get("labels", {}).get(MANAGED_BY) != OURS:
+            raise ValueError(
+                f"Deployment {self._pod.service} in namespace {self._kuberay.namespace} is "
+                "somebody else's: give host.pod.service another name"
+            )
+
+    def _have_services(self, model: HostedModel) -> None:
+        for manifest in services(self._pod, self._kuberay, model.port):
+            name = manifest["metadata"]["name"]
+            if self._api.create(SERVICES, manifest):
+                continue
+            known = self._api.get(SERVICES, name) or manifest
+            if known["spec"]["ports"][0]["port"] != model.port:
+                raise ValueError(
+                    f"Service {name} in namespace {self._kuberay.namespace} is there with another "
+                    "port: delete it, or take its port as host.port"
+                )
+
+    def _watch(self, model: HostedModel, wish: Serving) -> Callable[[], str]:
+        """What hinders the pod from being the only one and ready, told whenever it changes."""
+        told, next_look = "the pod is not there yet", 0.0
+
+        def hindrance() -> str:
+            nonlocal told, next_look
+            if time.monotonic() > next_look:
+                now = self._hindrance(model, wish)
+                if now and now != told:
+                    _LOG.info("host: waiting: %s", now)
+                told, next_look = now, time.monotonic() + _LOOK_S
+            return told
+
+        return hindrance
+
+    def _hindrance(self, model: HostedModel, wish: Serving) -> str:
+        found = self._api.get(DEPLOYMENTS, self._pod.service)
+        if found is None:
+            return f"Deployment {self._pod.service} is gone: somebody has deleted it"
+        if _is_rolled_out(found):
+            return ""
+        pods = self._api.list(PODS, labels=f"{APP}={self._pod.service}")
+        if not pods:
+            conditions = found.get("status", {}).get("conditions", [])
+            failed = [each for each in conditions if each["type"] == "ReplicaFailure"]
+            return failed[0].get("message", "") if failed else "Kubernetes has made no pod yet"
+        nothing: Object = {"metadata": {}, "spec": {}}
+        events = about(pods, self._visible(EVENTS, fields="involvedObject.kind=Pod"))
+        fault = self._door(model, unproven_name(self._pod)).fault(wish)
+        starts = f"its servers are not proven yet: {fault}" if fault else "it is not ready yet"
+        scene = Scene(nothing, pods, events, self._visible(NODES), starts=starts)
+        said = "; ".join(reason.text for reason in explain(scene))
+        return said or "the pod before it is still there"
+
+    def _visible(self, kind: Kind, fields: str = "") -> list[Object]:
+        """Only explanations come from these, and not everybody may see them."""
+        try:
+            return self._api.list(kind, fields=fields)
+        except KubernetesError as error:
+            if error.status not in (403, 404):
+                raise
+            return []
+
+    def _manifest(self, model: HostedModel) -> Object:
+        return deployment(self._pod, self._kuberay, model, self._file)
+
+    def _door(self, model: HostedModel, service: str = "") -> Door:
+        name = service or self._pod.service
+        url = self._pod.url_of(name, self._kuberay.namespace, model.port)
+        return Door(url, self._file)
+
+    def _serving(self, model: HostedModel, generation: int) -> Serving:
+        return wish_for(model, generation, tuple(server_sockets(model)))
+
+    def _wish(self) -> Serving | None:
+        """What was asked for last."""
+        try:
+            return Serving.read(self._file)
+        except (FileNotFoundError, ValueError):
+            return None
+
+
+def _is_made_of(found: Object, manifest: Object) -> bool:
+    digests = [
+        each["metadata"].get("annotations", {}).get(SPEC_DIGEST) for each in (found, manifest)
+    ]
+    return digests[0] == digests[1]
+
+
+def _is_rolled_out(found: Object) -> bool:
+    """The newest pod is ready, and no older one is left."""
+    status = found.get("status", {})
+    is_old = status.get("observedGeneration", 0) < found["metadata"].get("generation", 0)
+    counts = [status.get(key, 0) for key in ("replicas", "updatedReplicas", "availableReplicas")]
+    return not is_old and counts == [1, 1, 1]

@@ -1,0 +1,339 @@
+"""Hosting on Kubernetes: the real door in a pod, in front of stand-ins for vLLM."""
+
+import logging
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+
+from configs.hosting import ServingPodConfig
+from configs.loader import ROOT, load_config
+from configs.serving import ServedAdapter, Serving
+from containers.server import door as doors
+from containers.server.door import build
+from tasks.backends import vllm_deployment
+from tasks.backends.protocols import HostedModel, ModelServer
+from tasks.backends.serving_manifest import deployment, services
+from tasks.backends.vllm_deployment import VllmDeployment
+from tasks.backends.wiring import make_backends
+from tasks.home import Home
+from tasks.ports import any_free
+from tests.aws.conftest import RBAC
+from tests.aws.profiles import IMAGE, cluster_config
+from tests.kubernetes_api import schemas
+from tests.kubernetes_api.deployments import Deployments, IsReady
+from tests.kubernetes_api.rbac import read_rules
+from tests.kubernetes_api.server import KubernetesServer
+from tests.kubernetes_api.store import DEPLOYMENT, POD, SERVICE
+from tests.samples import reason
+from tests.trainer.stand_in_replica import PROBE, StandInReplica
+from tests.waiting import wait_until
+
+SERVING_RBAC = ROOT / "configs" / "serving-rbac.yaml"
+KEY = "a-key-of-the-endpoint"
+POD_CONFIG = {
+    "instance_type": "ml.g7e.12xlarge",
+    "memory_gb": 100,
+    "shared_memory_gb": 16,
+    "cpus": 8,
+    "key_secret": "endpoint-key",
+    "url": "http://127.0.0.1:{port}",
+}
+Object = dict[str, Any]
+Run = Callable[[Object], AbstractContextManager[IsReady]]
+
+
+@contextmanager
+def pod_runs(template: Object, **replica: Any) -> Iterator[IsReady]:
+    """The pod's containers here: the real door by its command line, stand-ins for the servers."""
+    door, *servers = template["spec"]["containers"]
+    with ExitStack() as stack:
+        for each in servers:
+            port = int(_argument(each, "--port"))
+            stack.enter_context(StandInReplica(port=port, **replica).serve())
+        assert "--open" in door["command"]
+        port, file = int(_argument(door, "--port")), Path(_argument(door, "--serving"))
+        config = uvicorn.Config(build(file, port), port=port, log_level="critical")
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=server.run)
+        thread.start()
+        wait_until(lambda: server.started)
+        (path,) = [template["spec"]["containers"][0]["readinessProbe"]["httpGet"]["path"]]
+        yield lambda: httpx.get(f"http://127.0.0.1:{port}{path}", timeout=10).status_code == 200
+        server.should_exit = True
+        thread.join(20)
+
+
+def _argument(container: Object, name: str) -> str:
+    return container["command"][container["command"].index(name) + 1]
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[KubernetesServer]:
+    monkeypatch.setattr(doors, "_LOOK_EVERY_S", 0.05)
+    monkeypatch.setattr(vllm_deployment, "_LOOK_S", 0)
+    monkeypatch.setenv("VLLM_API_KEY", KEY)
+    with KubernetesServer() as running:
+        running.rules = [*read_rules(RBAC), *read_rules(SERVING_RBAC)]
+        yield running
+
+
+@pytest.fixture
+def pods(server: KubernetesServer) -> Iterator[Deployments]:
+    running = Deployments(server.store, pod_runs)
+    yield running
+    running.close()
+
+
+class Hosting:
+    """A home, a backend and models to serve with it."""
+
+    def __init__(self, server: KubernetesServer, folder: Path) -> None:
+        api = {key: str(value) for key, value in server.access(folder).items()}
+        kuberay = cluster_config(kuberay__api=api).kuberay
+        assert kuberay is not None
+        self.kuberay = kuberay
+        self.pod = ServingPodConfig.model_validate(POD_CONFIG)
+        self.home = Home(folder / "home").create()
+        self.backend: ModelServer = VllmDeployment(self.pod, kuberay, self.home)
+        self._folder, self._port = folder, any_free()
+
+    def adapter(self, letter: str) -> ServedAdapter:
+        folder = self._folder / letter
+        folder.mkdir(exist_ok=True)
+        (folder / "adapter_config.json").write_text("{}")
+        return ServedAdapter(digest=letter * 64, folder=folder)
+
+    def model(self, letter: str = "a", **changes: Any) -> HostedModel:
+        given: Object = {
+            "base": Path("/shared/models/base"),
+            "base_digest": "0" * 64,
+            "champion": self.adapter(letter),
+            "previous": None,
+            "alias": "maze-solver",
+            "probes": (PROBE,),
+            "num_replicas": 2,
+            "port": self._port,
+            "dtype": "bfloat16",
+            "device": "cuda",
+            "max_model_len": 4096,
+            "mazes": load_config("smoke").mazes,
+            "max_action_tokens": 8,
+            "lora_rank": 32,
+            "image": IMAGE,
+            "timeout_s": 20,
+        }
+        return HostedModel(**(given | changes))
+
+    def wish(self) -> Serving:
+        return Serving.read(self.home.hosting / "serving.json")
+
+    def answer(self, letter: str) -> str:
+        """Digest of whoever answers to the alias."""
+        url = f"http://127.0.0.1:{self._port}/v1/chat/completions"
+        body = {"model": "maze-solver", "messages": [{"role": "user", "content": "?"}]}
+        headers = {"Authorization": f"Bearer {KEY}"}
+        answer = httpx.post(url, json=body, headers=headers, timeout=30).raise_for_status()
+        return answer.headers["x-ariadne-digest"][:1]
+
+
+@pytest.fixture
+def hosting(server: KubernetesServer, tmp_path: Path) -> Hosting:
+    return Hosting(server, tmp_path)
+
+
+def test_an_adapter_is_served_found_and_followed_by_another_without_a_new_pod(
+    hosting: Hosting, pods: Deployments
+) -> None:
+    first, second = hosting.model("a"), hosting.model("b", previous=hosting.adapter("a"))
+    assert hosting.backend.find(first) is None
+    endpoint = hosting.backend.serve(first)
+    assert endpoint.models == {"base": "0" * 64, "maze-solver": "a" * 64}
+    assert hosting.backend.find(first) == endpoint and hosting.answer("a") == "a"
+    assert hosting.backend.find(second) is None
+    hosting.backend.serve(second)
+    assert hosting.answer("b") == "b" and hosting.backend.find(first) is None
+    assert pods.num_pods == 1
+    without_key = httpx.get(endpoint.url + "/models", timeout=10)
+    assert without_key.status_code == 401
+
+
+def test_a_server_that_plays_as_the_base_is_refuted_before_anybody_asks(
+    hosting: Hosting, pods: Deployments
+) -> None:
+    pods.run = lambda template: pod_runs(template, plays_as_base=True)
+    told = reason(lambda: hosting.backend.serve(hosting.model()))
+    assert "plays maze 7 as the base does: its adapter is not in effect" in told
+
+
+def test_an_adapter_that_does_not_load_leaves_the_one_before_in_service(
+    hosting: Hosting, pods: Deployments
+) -> None:
+    hosting.backend.serve(hosting.model("a"))
+    gone = hosting.model("b")
+    (gone.champion.folder / "adapter_config.json").unlink()
+    assert "does not load" in reason(lambda: hosting.backend.serve(gone))
+    assert hosting.wish().champion.digest == "a" * 64 and hosting.answer("a") == "a"
+    wait_until(lambda: hosting.backend.find(hosting.model("a")))
+
+
+def test_a_new_image_that_does_not_come_up_leaves_the_pod_before_in_service(
+    hosting: Hosting, pods: Deployments, server: KubernetesServer, caplog: Any
+) -> None:
+    caplog.set_level(logging.INFO)
+    first = hosting.model("a")
+    hosting.backend.serve(first)
+
+    @contextmanager
+    def never_ready(template: Object) -> Iterator[IsReady]:
+        yield lambda: False
+
+    pods.run = never_ready
+    newer = IMAGE.model_copy(update={"reference": IMAGE.reference.replace("a" * 64, "b" * 64)})
+    told = reason(lambda: hosting.backend.serve(hosting.model(image=newer, timeout_s=10)))
+    assert "the model server does not serve (a pod: it is not ready yet); see the pods" in told
+    assert "host: waiting: a pod: it is not ready yet" in caplog.text
+    (found,) = server.store.items(DEPLOYMENT)
+    door = found["spec"]["template"]["spec"]["containers"][0]
+    assert door["image"] == IMAGE.reference and hosting.answer("a") == "a"
+
+
+def test_a_pod_that_no_machine_takes_is_told(
+    hosting: Hosting, server: KubernetesServer, monkeypatch: Any
+) -> None:
+    told = reason(lambda: hosting.backend.serve(hosting.model(timeout_s=10)))
+    assert "Kubernetes has made no pod yet; no door" in told
+    failed = {"type": "ReplicaFailure", "status": "True", "message": "exceeded quota: gpus"}
+    status = {"status": {"conditions": [failed]}}
+    server.store.patch(DEPLOYMENT, "ariadne", "maze-solver", status, status=True)
+    assert "exceeded quota: gpus" in reason(
+        lambda: hosting.backend.serve(hosting.model(timeout_s=10))
+    )
+
+
+def test_somebody_elses_deployment_and_a_missing_key_stop_before_anything_is_asked_for(
+    hosting: Hosting, server: KubernetesServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = deployment(hosting.pod, hosting.kuberay, hosting.model(), Path("/f"))
+    other["metadata"] = {"name": "maze-solver", "namespace": "ariadne"}
+    server.store.create(DEPLOYMENT, "ariadne", other)
+    told = reason(lambda: hosting.backend.serve(hosting.model()))
+    assert "Deployment maze-solver in namespace ariadne is somebody else's" in told
+    assert not (hosting.home.hosting / "serving.json").exists()
+    monkeypatch.delenv("VLLM_API_KEY")
+    assert "set VLLM_API_KEY to the key of the Secret endpoint-key" in reason(
+        lambda: hosting.backend.serve(hosting.model())
+    )
+    assert server.store.items(SERVICE) == []
+
+
+def test_a_service_of_another_port_is_not_talked_past(
+    hosting: Hosting, server: KubernetesServer
+) -> None:
+    for manifest in services(hosting.pod, hosting.kuberay, 9000):
+        server.store.create(SERVICE, "ariadne", manifest)
+    told = reason(lambda: hosting.backend.serve(hosting.model()))
+    assert "Service maze-solver in namespace ariadne is there with another port" in told
+
+
+def test_the_rights_in_the_file_are_all_used_and_with_kuberays_all_that_are(
+    hosting: Hosting, pods: Deployments, server: KubernetesServer
+) -> None:
+    hosting.backend.serve(hosting.model("a"))
+    newer = IMAGE.model_copy(update={"reference": IMAGE.reference.replace("a" * 64, "b" * 64)})
+    server.store.on_change.clear()  # nobody works on it any more
+    assert reason(lambda: hosting.backend.serve(hosting.model(image=newer, timeout_s=10)))
+    own = {right for rule in read_rules(SERVING_RBAC) for right in rule.rights()}
+    shared = {right for rule in read_rules(RBAC) for right in rule.rights()}
+    assert own <= server.rights_used() <= own | shared
+
+
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+@pytest.mark.parametrize("extra", [{}, {"pod_priority": "high", "queue": "team"}])
+def test_every_manifest_is_valid_under_the_strict_schema(
+    hosting: Hosting, device: str, extra: Object
+) -> None:
+    pod = ServingPodConfig.model_validate(POD_CONFIG | extra)
+    made = deployment(pod, hosting.kuberay, hosting.model(device=device), Path("/shared/f"))
+    schemas.check("Deployment", "apps", "v1", made)
+    for each in services(pod, hosting.kuberay, 8100):
+        schemas.check("Service", "", "v1", each)
+    made["spec"]["template"]["spec"]["containers"][0]["no-such-field"] = 1
+    with pytest.raises(schemas.statuses.Refusal, match="no-such-field"):
+        schemas.check("Deployment", "apps", "v1", made)
+
+
+def test_the_pod_has_a_gpu_for_each_server_reads_the_volume_only_and_hides_the_key(
+    hosting: Hosting,
+) -> None:
+    made = deployment(hosting.pod, hosting.kuberay, hosting.model(), Path("/shared/f"))
+    spec = made["spec"]["template"]["spec"]
+    door, *servers = spec["containers"]
+    assert [each["resources"]["limits"]["nvidia.com/gpu"] for each in servers] == ["1", "1"]
+    assert "nvidia.com/gpu" not in door["resources"]["limits"]
+    assert [each["containerPort"] for each in door["ports"]] == [hosting.model().port]
+    assert not any("ports" in each for each in servers), "the servers are the door's alone"
+    for each in (door, *servers):
+        shared = next(m for m in each["volumeMounts"] if m["mountPath"] == "/shared")
+        assert shared["readOnly"] is True
+        (key,) = [v for v in each["env"] if v["name"] == "VLLM_API_KEY"]
+        assert key["valueFrom"]["secretKeyRef"] == {"name": "endpoint-key", "key": "key"}
+    assert KEY not in str(made)
+
+
+def test_an_image_that_is_not_pinned_is_refused(hosting: Hosting, server: KubernetesServer) -> None:
+    image = IMAGE.model_copy(update={"reference": "trainer:latest"})
+    told = reason(lambda: hosting.backend.serve(hosting.model(image=image)))
+    assert "its digest there" in told and server.store.items(POD) == []
+
+
+def test_the_users_address_leads_to_proven_pods_only(hosting: Hosting) -> None:
+    users, unproven = services(hosting.pod, hosting.kuberay, 8100)
+    assert "publishNotReadyAddresses" not in users["spec"]
+    assert unproven["spec"]["publishNotReadyAddresses"] is True
+    assert unproven["metadata"]["name"] == "maze-solver-unproven"
+
+
+def test_a_door_without_a_key_does_not_open_to_other_machines(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "containers.server.door", "--open", "--port", "1"]
+    given = {key: value for key, value in os.environ.items() if key != "VLLM_API_KEY"}
+    done = subprocess.run(
+        [*command, "--serving", str(tmp_path / "serving.json")],
+        cwd=ROOT,
+        env=given,
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+    assert done.returncode == 2 and "needs VLLM_API_KEY" in done.stderr
+
+
+HOSTED = {"host.backend": "vllm_deployment", "host.pod": POD_CONFIG}
+
+
+@pytest.mark.parametrize(
+    ("profile", "given", "said"),
+    [
+        ("hyperpod", {"host.backend": "vllm_deployment"}, "belong together"),
+        ("smoke", HOSTED, "needs the section cluster.kuberay"),
+        ("hyperpod", HOSTED | {"host.port": 0}, "host.port of a pod is from 1024 on"),
+        ("hyperpod", HOSTED | {"host.pod": POD_CONFIG | {"service": "A"}}, "host.pod.service"),
+        ("hyperpod", HOSTED | {"host.pod": POD_CONFIG | {"url": "ftp://a"}}, "host.pod.url"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(profile: str, given: Object, said: str) -> None:
+    assert said in reason(lambda: load_config(profile, given))
+
+
+def test_the_profile_picks_it(tmp_path: Path) -> None:
+    made = make_backends(load_config("hyperpod", HOSTED), Home(tmp_path))
+    assert isinstance(made.models, VllmDeployment)
