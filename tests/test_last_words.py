@@ -108,7 +108,7 @@ def test_a_model_server_that_does_not_come_up_says_what_it_said(tmp_path: Path) 
     unused: Any = None
     model: Any = type("Model", (), {"num_replicas": 2})
     words = VllmServer(home, unused)._last_words(model)
-    assert words == [OUT_OF_BLOCKS.strip(), "it printed nothing"]
+    assert words == f"it said last: {OUT_OF_BLOCKS.strip()}; it said last: it printed nothing"
 
 
 def test_a_server_that_ends_while_starting_is_quoted_by_the_trainer(tmp_path: Path) -> None:

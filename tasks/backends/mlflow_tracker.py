@@ -1,7 +1,7 @@
 """MLflow as a view of the run directory: written so that saying a thing twice says it once."""
 
 from collections.abc import Callable, Sequence
-from functools import wraps
+from functools import cached_property, wraps
 from pathlib import Path
 from typing import Literal
 
@@ -39,8 +39,10 @@ def _reaching[**P, R](call: Callable[P, R]) -> Callable[P, R]:
 class MlflowTracker:
     """Implements `Tracker`; the server's address comes from MLFLOW_TRACKING_URI."""
 
-    def __init__(self) -> None:
-        self._client = MlflowClient()
+    @cached_property
+    def _client(self) -> MlflowClient:
+        """Made when it is needed: without an address it would make a database where we stand."""
+        return MlflowClient()
 
     @_reaching
     def open(self, run_id: str, parameters: dict[str, str], tags: dict[str, str]) -> str:

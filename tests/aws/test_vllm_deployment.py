@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import httpx
@@ -19,7 +20,7 @@ from configs.loader import ROOT, load_config
 from configs.serving import ServedAdapter, Serving
 from containers.server import door as doors
 from containers.server.door import build
-from tasks.backends import vllm_deployment
+from tasks.backends import serving_manifest, vllm_deployment
 from tasks.backends.protocols import HostedModel, ModelServer
 from tasks.backends.serving_manifest import deployment, services
 from tasks.backends.vllm_deployment import VllmDeployment
@@ -57,8 +58,8 @@ def pod_runs(template: Object, **replica: Any) -> Iterator[IsReady]:
     door, *servers = template["spec"]["containers"]
     with ExitStack() as stack:
         for each in servers:
-            port = int(_argument(each, "--port"))
-            stack.enter_context(StandInReplica(port=port, **replica).serve())
+            socket = Path(_argument(each, "--socket"))
+            stack.enter_context(StandInReplica(socket=socket, **replica).serve())
         assert "--open" in door["command"]
         port, file = int(_argument(door, "--port")), Path(_argument(door, "--serving"))
         config = uvicorn.Config(build(file, port), port=port, log_level="critical")
@@ -81,7 +82,9 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[KubernetesServer]:
     monkeypatch.setattr(doors, "_LOOK_EVERY_S", 0.05)
     monkeypatch.setattr(vllm_deployment, "_LOOK_S", 0)
     monkeypatch.setenv("VLLM_API_KEY", KEY)
-    with KubernetesServer() as running:
+    # What is a folder of the pod there is one of this machine here; its path has to be short.
+    with TemporaryDirectory(prefix="pod-") as sockets, KubernetesServer() as running:
+        monkeypatch.setattr(serving_manifest, "_SOCKETS", Path(sockets))
         running.rules = [*read_rules(RBAC), *read_rules(SERVING_RBAC)]
         yield running
 
