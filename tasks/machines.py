@@ -44,13 +44,12 @@ def have_machines(context: Context) -> int:
     return config.cluster.num_workers
 
 
-def fits(config: PostTrainConfig, num_workers: int, saved_by: int | None) -> bool:
-    """Can training run on this many workers, with checkpoints by that many processes?"""
+def fits(config: PostTrainConfig, num_workers: int) -> bool:
+    """Does training divide by this many workers? Checkpoints do not mind who saved them."""
     train, num_processes = config.train, processes(config, num_workers)
     episodes = train.mini_batch_mazes * train.samples_per_maze
     return (
-        saved_by in (None, num_processes)
-        and episodes % num_processes == 0
+        episodes % num_processes == 0
         and episodes // num_processes % train.micro_batch_episodes == 0
         and train.mazes_per_step * train.samples_per_maze % num_processes == 0
     )
@@ -63,14 +62,11 @@ def processes(config: PostTrainConfig, num_workers: int) -> int:
 
 def _fewer(context: Context, wait: "_Wait") -> int | None:
     """The largest smaller cluster that there are machines for and that training can go on with."""
-    config, run = context.config, context.run
-    least = wait.repair_config.min_workers
+    config, least = context.config, wait.repair_config.min_workers
     if least is None:
         return None
-    is_trained = run.committed_step() >= config.train.steps
-    saved_by = None if is_trained else run.committed_processes()
     sizes = range(config.cluster.num_workers - 1, least - 1, -1)
-    return next((n for n in sizes if wait.has_room(n) and fits(config, n, saved_by)), None)
+    return next((n for n in sizes if wait.has_room(n) and fits(config, n)), None)
 
 
 @dataclass

@@ -323,7 +323,7 @@ HOSTED = {"host.backend": "vllm_deployment", "host.pod": POD_CONFIG}
 @pytest.mark.parametrize(
     ("profile", "given", "said"),
     [
-        ("hyperpod", {"host.backend": "vllm_deployment"}, "belong together"),
+        ("hyperpod", {"host.backend": "vllm_server"}, "belong together"),
         ("smoke", HOSTED, "needs the section cluster.kuberay"),
         ("hyperpod", HOSTED | {"host.port": 0}, "host.port of a pod is from 1024 on"),
         ("hyperpod", HOSTED | {"host.pod": POD_CONFIG | {"service": "A"}}, "host.pod.service"),
@@ -335,5 +335,5 @@ def test_what_makes_no_sense_is_refused(profile: str, given: Object, said: str) 
 
 
 def test_the_profile_picks_it(tmp_path: Path) -> None:
-    made = make_backends(load_config("hyperpod", HOSTED), Home(tmp_path))
+    made = make_backends(load_config("hyperpod"), Home(tmp_path))
     assert isinstance(made.models, VllmDeployment)
