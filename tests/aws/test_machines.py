@@ -227,6 +227,24 @@ def test_an_ill_machine_of_a_kind_that_is_not_lacking_is_left_alone(make: Make) 
     assert have_machines(context) == 3 and pool.requests == []
 
 
+def test_no_more_machines_are_repaired_than_are_missing(make: Make) -> None:
+    ill = [machine(f"gpu-{number}", "ill", recovers=False) for number in (3, 4, 5)]
+    pool, context = make(lambda pool: (*WELL[:3], *ill), requests=["replace"])
+    assert f"1 {GPU} missing" in reason(lambda: have_machines(context))
+    assert [name for _, _, name in pool.requests] == ["gpu-3"]
+
+
+def test_a_machine_that_may_recover_has_its_time_beside_one_that_does_not(make: Make) -> None:
+    def shows(pool: FakePool) -> tuple[Machine, ...]:
+        doomed = machine("gpu-2", "ill", recovers=False)
+        back = machine("gpu-3") if pool.waited_s > 1000 else machine("gpu-3", "ill")
+        return (*WELL[:2], doomed, back)
+
+    pool, context = make(shows, min_workers=1)
+    assert have_machines(context) == 2
+    assert 1000 < pool.waited_s < 1100
+
+
 def test_silence_of_the_pool_is_waited_out_within_the_time(
     make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
