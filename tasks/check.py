@@ -27,6 +27,7 @@ def check_plan(context: Context, image: Image) -> None:
     Raises:
         ValueError: one line with the reason and the next move.
     """
+    check_key(context.config)
     check_disk(context.run)
     job = train_job(context.run, attempt=1)
     file = job.write(context.run.scratch("check") / "job.json")
@@ -41,6 +42,19 @@ def check_plan(context: Context, image: Image) -> None:
     )
     if done.returncode:
         raise ValueError(done.stderr.strip().split("\n")[-1])
+
+
+def check_key(config: PostTrainConfig) -> None:
+    """An endpoint on a network asks for a key, and hosting has to pass it.
+
+    Raises:
+        ValueError: it is not in this environment.
+    """
+    if config.host.pod and not os.environ.get("VLLM_API_KEY"):
+        raise ValueError(
+            f"set VLLM_API_KEY to the key of the Secret {config.host.pod.key_secret}: the endpoint "
+            "is open to the network"
+        )
 
 
 def check_disk(run: Run) -> None:

@@ -24,6 +24,7 @@ from tasks.backends.protocols import HostedModel, ModelServer
 from tasks.backends.serving_manifest import deployment, services
 from tasks.backends.vllm_deployment import VllmDeployment
 from tasks.backends.wiring import make_backends
+from tasks.check import check_key
 from tasks.home import Home
 from tasks.ports import any_free
 from tests.aws.conftest import RBAC
@@ -219,8 +220,8 @@ def test_a_pod_that_no_machine_takes_is_told(
     )
 
 
-def test_somebody_elses_deployment_and_a_missing_key_stop_before_anything_is_asked_for(
-    hosting: Hosting, server: KubernetesServer, monkeypatch: pytest.MonkeyPatch
+def test_somebody_elses_deployment_stops_before_anything_is_asked_for(
+    hosting: Hosting, server: KubernetesServer
 ) -> None:
     other = deployment(hosting.pod, hosting.kuberay, hosting.model(), Path("/f"))
     other["metadata"] = {"name": "maze-solver", "namespace": "ariadne"}
@@ -228,11 +229,18 @@ def test_somebody_elses_deployment_and_a_missing_key_stop_before_anything_is_ask
     told = reason(lambda: hosting.backend.serve(hosting.model()))
     assert "Deployment maze-solver in namespace ariadne is somebody else's" in told
     assert not (hosting.home.hosting / "serving.json").exists()
-    monkeypatch.delenv("VLLM_API_KEY")
-    assert "set VLLM_API_KEY to the key of the Secret endpoint-key" in reason(
-        lambda: hosting.backend.serve(hosting.model())
-    )
     assert server.store.items(SERVICE) == []
+
+
+def test_a_missing_key_is_noticed_before_training_costs_anything(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("VLLM_API_KEY", KEY)
+    check_key(load_config("hyperpod"))
+    monkeypatch.delenv("VLLM_API_KEY")
+    check_key(load_config("smoke"))
+    told = reason(lambda: check_key(load_config("hyperpod")))
+    assert "set VLLM_API_KEY to the key of the Secret maze-solver-key" in told
 
 
 def test_a_service_of_another_port_is_not_talked_past(
