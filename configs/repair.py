@@ -28,8 +28,8 @@ class RepairConfig(Section):
     request_timeout_s: int = Field(1800, ge=60, le=86_400)
     """For what was requested, before the next request."""
     min_workers: int | None = Field(None, ge=1, le=64)
-    """Go on with as few as these once nothing else helped. None: never with fewer. A run with
-    checkpoints cannot: they are of as many processes as saved them."""
+    """Go on with as few as these, from the newest checkpoint, once nothing else helped. None:
+    never with fewer. The next cluster that is started is tried at full size again."""
     timeout_s: int = Field(7200, ge=60, le=604_800)
     """For all of this together; then training gives up."""
 

@@ -44,13 +44,12 @@ def have_machines(context: Context) -> int:
     return config.cluster.num_workers
 
 
-def fits(config: PostTrainConfig, num_workers: int, saved_by: int | None) -> bool:
-    """Can training run on this many workers, with checkpoints by that many processes?"""
+def fits(config: PostTrainConfig, num_workers: int) -> bool:
+    """Does training divide by this many workers? Checkpoints do not mind who saved them."""
     train, num_processes = config.train, processes(config, num_workers)
     episodes = train.mini_batch_mazes * train.samples_per_maze
     return (
-        saved_by in (None, num_processes)
-        and episodes % num_processes == 0
+        episodes % num_processes == 0
         and episodes // num_processes % train.micro_batch_episodes == 0
         and train.mazes_per_step * train.samples_per_maze % num_processes == 0
     )
@@ -63,14 +62,11 @@ def processes(config: PostTrainConfig, num_workers: int) -> int:
 
 def _fewer(context: Context, wait: "_Wait") -> int | None:
     """The largest smaller cluster that there are machines for and that training can go on with."""
-    config, run = context.config, context.run
-    least = wait.repair_config.min_workers
+    config, least = context.config, wait.repair_config.min_workers
     if least is None:
         return None
-    is_trained = run.committed_step() >= config.train.steps
-    saved_by = None if is_trained else run.committed_processes()
     sizes = range(config.cluster.num_workers - 1, least - 1, -1)
-    return next((n for n in sizes if wait.has_room(n) and fits(config, n, saved_by)), None)
+    return next((n for n in sizes if wait.has_room(n) and fits(config, n)), None)
 
 
 @dataclass
@@ -95,7 +91,7 @@ class _Wait:
             self.seen = self.pool.look()
         except ConnectionError as error:
             self.seen = Machines(all=(), news=str(error))
-        lack = _lack(self.cluster, self.cluster.num_workers, self.seen)
+        lack = self._lack()
         words = ", ".join(f"{num} {kind}" for kind, num in lack.items())
         trouble = [f"{each.name} {each.words}" for each in self._not_ready()]
         said = "; ".join(filter(None, [*trouble, self.seen.news])) if lack else ""
@@ -110,18 +106,22 @@ class _Wait:
 
     def is_over(self) -> bool:
         """All that may bring machines back has had its time."""
-        ill = [each for each in self._not_ready() if each.state == "ill"]
-        has_waited = self.elapsed_s() > self.repair_config.recovery_timeout_s
-        if any(not each.recovers for each in ill):
-            has_waited = self.elapsed_s() > self.repair_config.unwatched_timeout_s
-        return has_waited and all(self._due_s(each) is None for each in ill)
+        missing = self._not_ready()
+        may_come = not missing or any(m.recovers or m.state == "coming" for m in missing)
+        first_s = self._first_s(recovers=may_come)
+        ill = [each for each in missing if each.state == "ill"]
+        is_spent = all(self._is_due(each) and self._next(each) is None for each in ill)
+        return self.elapsed_s() > first_s and is_spent
 
     def repair(self) -> None:
-        """Make the requests that are due."""
+        """Make the requests that are due, of no more machines than are missing."""
+        lack = self._lack()
         for machine in self._not_ready():
-            due_s = self._due_s(machine) if machine.state == "ill" else None
-            if due_s is not None and time.monotonic() >= due_s:
-                self._ask(machine, self._next(machine))
+            what = self._next(machine)
+            if machine.state == "ill" and lack[machine.instance_type] > 0:
+                lack[machine.instance_type] -= 1
+                if what and self._is_due(machine):
+                    self._ask(machine, what)
 
     def _ask(self, machine: Machine, what: Request) -> None:
         self.asked.setdefault(machine.name, []).append(time.monotonic())
@@ -132,23 +132,27 @@ class _Wait:
         else:
             log.info("cluster: HyperPod is asked to %s %s", what, machine.name)
 
-    def _next(self, machine: Machine) -> Request:
-        return self.repair_config.requests[len(self.asked.get(machine.name, []))]
+    def _next(self, machine: Machine) -> Request | None:
+        """What it can be asked for next; None once all was asked for."""
+        left = self.repair_config.requests[len(self.asked.get(machine.name, [])) :]
+        return left[0] if left else None
 
-    def _due_s(self, machine: Machine) -> float | None:
-        """When the next request for it is due, or the last has had its time; None: it has."""
-        config, asked = self.repair_config, self.asked.get(machine.name, [])
-        if len(asked) == len(config.requests):
-            is_past = not asked or time.monotonic() > asked[-1] + config.request_timeout_s
-            return None if is_past else float("inf")
-        if asked:
-            return asked[-1] + config.request_timeout_s
-        first_s = config.recovery_timeout_s if machine.recovers else config.unwatched_timeout_s
-        return self.began + first_s
+    def _is_due(self, machine: Machine) -> bool:
+        """Has what was last done about it, or left to others, had its time?"""
+        if asked := self.asked.get(machine.name):
+            return time.monotonic() > asked[-1] + self.repair_config.request_timeout_s
+        return self.elapsed_s() > self._first_s(recovers=machine.recovers)
+
+    def _first_s(self, *, recovers: bool) -> int:
+        config = self.repair_config
+        return config.recovery_timeout_s if recovers else config.unwatched_timeout_s
+
+    def _lack(self) -> dict[str, int]:
+        return _lack(self.cluster, self.cluster.num_workers, self.seen)
 
     def _not_ready(self) -> list[Machine]:
         """The machines of the kinds that lack."""
-        lack = _lack(self.cluster, self.cluster.num_workers, self.seen)
+        lack = self._lack()
         return [m for m in self.seen.all if m.state != "ready" and m.instance_type in lack]
 
 

@@ -110,13 +110,6 @@ class Run:
         newest_first = sorted(self._markers(), key=_step_of, reverse=True)
         return next((step for marker in newest_first if (step := _read_step(marker))), 0)
 
-    def committed_processes(self) -> int | None:
-        """How many training processes saved that checkpoint: only as many can go on from it."""
-        marker = self.checkpoints / f"global_step_{self.committed_step()}" / "COMMITTED.json"
-        if not marker.is_file():
-            return None
-        return Committed.model_validate_json(marker.read_text()).world_size
-
     def num_checkpoints(self) -> int:
         """How many committed checkpoints lie on the disk."""
         return len(self._markers())

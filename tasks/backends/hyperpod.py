@@ -7,6 +7,7 @@ they are ill but whoever looks whether Kubernetes still hears of them, as is don
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from typing import Any
 
 import boto3
@@ -52,8 +53,12 @@ class HyperPod:
         session: boto3.Session | None = None,
     ) -> None:
         self._config = config
-        self._kubernetes = kubernetes
+        self._connect = kubernetes
         self._session = session or boto3.Session(region_name=config.region)
+
+    @cached_property
+    def _kubernetes(self) -> KubernetesApi:
+        return self._connect()
 
     def look(self) -> Machines:
         """All instances of the cluster with the state that both sides give them."""
@@ -82,7 +87,7 @@ class HyperPod:
 
     def _nodes(self) -> list[Object]:
         try:
-            return self._kubernetes().list(NODES)
+            return self._kubernetes.list(NODES)
         except KubernetesError as error:
             kind = ValueError if error.status in (401, 403) else ConnectionError
             raise kind(str(error)) from None
@@ -102,16 +107,18 @@ class HyperPod:
         return _short("; ".join(told))
 
     def _last_trouble(self) -> list[str]:
-        """The newest warning or error; HyperPod keeps events only for some clusters."""
-        since = datetime.now(UTC) - _EVENTS_OF
-        events = self._ask(
-            "ListClusterEvents",
-            "list_cluster_events",
-            EventTimeAfter=since,
-            SortBy="EventTime",
-            SortOrder="Descending",
-            MaxResults=100,
-        )["Events"]
+        """The newest warning or error; it only explains, so not to see it is no failure."""
+        try:
+            events = self._ask(
+                "ListClusterEvents",
+                "list_cluster_events",
+                EventTimeAfter=datetime.now(UTC) - _EVENTS_OF,
+                SortBy="EventTime",
+                SortOrder="Descending",
+                MaxResults=100,
+            )["Events"]
+        except (ConnectionError, ValueError) as error:
+            return [str(error)]
         bad = [each for each in events if each.get("EventLevel") in ("Warn", "Error")]
         return [f"HyperPod says: {each.get('Description', '')}" for each in bad[:1]]
 

@@ -6,7 +6,6 @@ another pod, and the one before serves until the new one is proven.
 """
 
 import logging
-import os
 import time
 from collections.abc import Callable
 from functools import cached_property
@@ -72,15 +71,10 @@ class VllmDeployment:
         """Have the pod, ask for the adapter, and wait until every server is proven.
 
         Raises:
-            ValueError: the name is somebody else's, or there is no key.
+            ValueError: the name is somebody else's.
             RuntimeError: a server does not serve what was measured, or none came up in time; says
                 what it was waiting for. What served before goes on.
         """
-        if not os.environ.get("VLLM_API_KEY"):
-            raise ValueError(
-                f"set VLLM_API_KEY to the key of the Secret {self._pod.key_secret}: the endpoint "
-                "is open to the network"
-            )
         before, wish_before = self._api.get(DEPLOYMENTS, self._pod.service), self._wish()
         manifest = self._manifest(model)
         self._check_ours(before)

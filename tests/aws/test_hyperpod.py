@@ -260,6 +260,13 @@ def test_missing_machines_and_the_clusters_trouble_are_news(hyperpod: Stubbed) -
     )
 
 
+def test_events_that_may_not_be_seen_are_no_failure(hyperpod: Stubbed) -> None:
+    hyperpod.describes(NodeProvisioningMode="Continuous")
+    hyperpod.lists()
+    hyperpod.stub.add_client_error("list_cluster_events", "AccessDeniedException", "not authorized")
+    assert hyperpod.pool.look().news.endswith("the credentials need sagemaker:ListClusterEvents")
+
+
 @pytest.mark.parametrize("what", ["reboot", "replace"])
 def test_a_request_names_the_instance(hyperpod: Stubbed, what: Any) -> None:
     method, asked = f"batch_{what}_cluster_nodes", NAME | {"NodeIds": [WORKER]}

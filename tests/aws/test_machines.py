@@ -11,6 +11,7 @@ from prefect.logging import disable_run_logger
 
 from configs.jobs import TrainJob
 from tasks import machines
+from tasks.attempts import all_attempts
 from tasks.backends.protocols import Cluster, Machine, Machines, Request
 from tasks.cluster import ensure_cluster
 from tasks.context import Context
@@ -226,6 +227,24 @@ def test_an_ill_machine_of_a_kind_that_is_not_lacking_is_left_alone(make: Make) 
     assert have_machines(context) == 3 and pool.requests == []
 
 
+def test_no_more_machines_are_repaired_than_are_missing(make: Make) -> None:
+    ill = [machine(f"gpu-{number}", "ill", recovers=False) for number in (3, 4, 5)]
+    pool, context = make(lambda pool: (*WELL[:3], *ill), requests=["replace"])
+    assert f"1 {GPU} missing" in reason(lambda: have_machines(context))
+    assert [name for _, _, name in pool.requests] == ["gpu-3"]
+
+
+def test_a_machine_that_may_recover_has_its_time_beside_one_that_does_not(make: Make) -> None:
+    def shows(pool: FakePool) -> tuple[Machine, ...]:
+        doomed = machine("gpu-2", "ill", recovers=False)
+        back = machine("gpu-3") if pool.waited_s > 1000 else machine("gpu-3", "ill")
+        return (*WELL[:2], doomed, back)
+
+    pool, context = make(shows, min_workers=1)
+    assert have_machines(context) == 2
+    assert 1000 < pool.waited_s < 1100
+
+
 def test_silence_of_the_pool_is_waited_out_within_the_time(
     make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -284,18 +303,43 @@ def test_a_smaller_cluster_that_runs_is_adopted_and_no_machine_is_waited_for(mak
     assert backends.clusters.started == 1
 
 
-def test_a_run_with_checkpoints_waits_for_as_many_processes_as_saved_them(
+def test_a_node_lost_in_training_costs_no_step_that_was_saved(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Run, "committed_processes", lambda self: 6)
-    _, context = make(lambda pool: WELL[:3], min_workers=2)
-    assert f"1 {GPU} missing" in reason(lambda: have_machines(context))
+    """The whole way: full size, a lost node, a wait, a request, and on with two of three."""
+    without_waiting(monkeypatch)
+    lost: list[bool] = []
+
+    def shows(pool: FakePool) -> tuple[Machine, ...]:
+        return with_(machine("gpu-3", "ill")) if lost else WELL
+
+    pool, context = make(shows, requests=["replace"], min_workers=2)
+    backends: Any = context.backends
+    seen: list[TrainJob] = []
+
+    def full(file: Path) -> Any:
+        seen.append(TrainJob.read(file))
+        backends.fake_jobs.output = "ray.exceptions.NodeDiedError: the node died\n"
+        yield from trains(to=4, then="running")(file)
+        lost.append(True)
+        yield "failed"
+
+    def smaller(file: Path) -> Any:
+        seen.append(TrainJob.read(file))
+        yield from trains(to=6)(file)
+
+    backends.fake_jobs.programs = [full, smaller]
+    with disable_run_logger():
+        assert train.fn(context, IMAGE).attempts == 2
+    first, second = all_attempts(context.run.attempts)
+    assert first.cause == "lost node" and second.start_step == 4
+    assert [job.config.train.num_processes for job in seen] == [6, 4]
+    assert [what for _, what, _ in pool.requests] == ["replace"]
 
 
 def test_fewer_processes_have_to_divide_the_batches(make: Make) -> None:
     _, context = make(lambda pool: WELL)
     config = context.config
-    assert [num for num in (1, 2, 3) if fits(config, num, None)] == [1, 2, 3]
-    assert [num for num in (1, 2, 3) if fits(config, num, 4)] == [2]
+    assert [num for num in (1, 2, 3) if fits(config, num)] == [1, 2, 3]
     odd = config.train.model_copy(update={"mini_batch_mazes": 1, "micro_batch_episodes": 2})
-    assert not fits(config.model_copy(update={"train": odd}), 3, None)
+    assert not fits(config.model_copy(update={"train": odd}), 3)

@@ -27,6 +27,7 @@ from tasks.backends.vllm_deployment import VllmDeployment
 from tasks.backends.wiring import make_backends
 from tasks.home import Home
 from tasks.ports import any_free
+from tasks.preflight.key import endpoint_key
 from tests.aws.conftest import RBAC
 from tests.aws.profiles import IMAGE, cluster_config
 from tests.kubernetes_api import schemas
@@ -222,8 +223,8 @@ def test_a_pod_that_no_machine_takes_is_told(
     )
 
 
-def test_somebody_elses_deployment_and_a_missing_key_stop_before_anything_is_asked_for(
-    hosting: Hosting, server: KubernetesServer, monkeypatch: pytest.MonkeyPatch
+def test_somebody_elses_deployment_stops_before_anything_is_asked_for(
+    hosting: Hosting, server: KubernetesServer
 ) -> None:
     other = deployment(hosting.pod, hosting.kuberay, hosting.model(), Path("/f"))
     other["metadata"] = {"name": "maze-solver", "namespace": "ariadne"}
@@ -231,11 +232,19 @@ def test_somebody_elses_deployment_and_a_missing_key_stop_before_anything_is_ask
     told = reason(lambda: hosting.backend.serve(hosting.model()))
     assert "Deployment maze-solver in namespace ariadne is somebody else's" in told
     assert not (hosting.home.hosting / "serving.json").exists()
-    monkeypatch.delenv("VLLM_API_KEY")
-    assert "set VLLM_API_KEY to the key of the Secret endpoint-key" in reason(
-        lambda: hosting.backend.serve(hosting.model())
-    )
     assert server.store.items(SERVICE) == []
+
+
+def test_a_missing_key_is_noticed_before_training_costs_anything(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("VLLM_API_KEY", KEY)
+    there = endpoint_key(load_config("hyperpod"))
+    monkeypatch.delenv("VLLM_API_KEY")
+    missing = endpoint_key(load_config("hyperpod"))
+    assert there and there.ok and missing and not missing.ok
+    assert missing.fix == "set VLLM_API_KEY to the key of the Secret maze-solver-key"
+    assert endpoint_key(load_config("smoke")) is None
 
 
 def test_a_service_of_another_port_is_not_talked_past(
@@ -326,7 +335,7 @@ HOSTED = {"host.backend": "vllm_deployment", "host.pod": POD_CONFIG}
 @pytest.mark.parametrize(
     ("profile", "given", "said"),
     [
-        ("hyperpod", {"host.backend": "vllm_deployment"}, "belong together"),
+        ("hyperpod", {"host.backend": "vllm_server"}, "belong together"),
         ("smoke", HOSTED, "needs the section cluster.kuberay"),
         ("hyperpod", HOSTED | {"host.port": 0}, "host.port of a pod is from 1024 on"),
         ("hyperpod", HOSTED | {"host.pod": POD_CONFIG | {"service": "A"}}, "host.pod.service"),
@@ -338,5 +347,5 @@ def test_what_makes_no_sense_is_refused(profile: str, given: Object, said: str) 
 
 
 def test_the_profile_picks_it(tmp_path: Path) -> None:
-    made = make_backends(load_config("hyperpod", HOSTED), Home(tmp_path))
+    made = make_backends(load_config("hyperpod"), Home(tmp_path))
     assert isinstance(made.models, VllmDeployment)
