@@ -14,10 +14,7 @@ from flows import operate, see
 from flows.show import show_findings, show_plan
 from flows.terminal import describe_home, live_view, show
 from tasks import services
-from tasks.backends.wiring import make_backends
 from tasks.home import Home
-from tasks.preflight.plan import plan as make_plan
-from tasks.preflight.stage import examine
 
 app = typer.Typer(
     help="Ariadne: post-train, evaluate and host a maze solver.",
@@ -121,6 +118,11 @@ def preflight(
     plan: Annotated[bool, typer.Option(help="print what would be made instead")] = False,
 ) -> None:
     """Check a profile before anything is paid for. Exits with 1 when the run is doomed."""
+    # These load Prefect, which reads its settings then: `run` has them set first.
+    from tasks.backends.wiring import make_backends
+    from tasks.preflight.plan import plan as make_plan
+    from tasks.preflight.stage import examine
+
     overrides = {"train.steps": steps} if steps is not None else {}
     config, home = load_config(profile, overrides), Home.from_environment()
     if plan:

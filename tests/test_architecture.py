@@ -142,3 +142,10 @@ def test_broad_excepts_are_few() -> None:
         and (node.type is None or ast.unparse(node.type) in ("Exception", "BaseException"))
     ]
     assert len(broad) <= 6, broad
+
+
+def test_the_command_line_loads_no_prefect_before_it_knows_the_server() -> None:
+    """It would read its settings then, find no server in them and start one of its own."""
+    program = "import flows.__main__, sys; sys.exit('prefect' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, timeout=60, check=False)
+    assert done.returncode == 0
