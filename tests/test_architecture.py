@@ -18,7 +18,7 @@ ALLOWED = {
     "tasks": {"configs", "tasks"},
     "flows": {"configs", "tasks", "flows"},
 }
-_AWS = ("aws_account", "codebuild", "eks_token", "hyperpod")
+_AWS = ("aws_account", "codebuild", "eks_token", "hyperpod", "s3_store")
 AWS = {f"tasks/backends/{name}.py" for name in _AWS}
 """One file for each service."""
 VENDORS = {

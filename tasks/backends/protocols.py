@@ -1,5 +1,6 @@
 """What a stage may ask of the world outside, as small Protocols; a vendor's file implements one."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -167,6 +168,52 @@ class MachinePool(Protocol):
 
     def request(self, what: Request, machine: Machine) -> str:
         """Ask for a repair; why it was refused, or nothing where it was taken up."""
+        ...
+
+
+_KEY = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*(/[A-Za-z0-9_-][A-Za-z0-9._-]*)*")
+
+
+def check_key(key: str) -> None:
+    """Refuse a name that leads elsewhere on a file system, or is none in S3.
+
+    Raises:
+        ValueError: it is more than parts of letters, digits, `.`, `_` and `-`, or too long.
+    """
+    if not _KEY.fullmatch(key) or len(key) > 512:
+        raise ValueError(f"{key!r} is no name of an object: use letters, digits and ._-/")
+
+
+class ObjectStore(Protocol):
+    """Named objects on shared storage. Names are parts separated by `/`, see `check_key`.
+
+    Raises:
+        RuntimeError: every call, where the store is away or refuses; one line.
+    """
+
+    def create(self, key: str, data: bytes) -> bool:
+        """Write what is not there yet, at once; False where it is there. Of several callers one
+        gets True."""
+        ...
+
+    def read(self, key: str) -> bytes | None:
+        """None where there is none."""
+        ...
+
+    def keys(self, prefix: str) -> list[str]:
+        """All that begin so, in order."""
+        ...
+
+    def upload(self, key: str, path: Path) -> None:
+        """Write or replace it by a file of any size; it is seen whole or not at all."""
+        ...
+
+    def download(self, key: str, path: Path) -> None:
+        """Raises LookupError where there is none."""
+        ...
+
+    def delete(self, key: str) -> None:
+        """Nothing where there is none."""
         ...
 
 
