@@ -188,8 +188,9 @@ def test_the_right_in_the_file_is_the_one_that_is_used(
 
 
 def test_jobs_of_the_wiring_carry_the_session(
-    setting: Setting, endpoint: Endpoint, tmp_path: Path
+    setting: Setting, endpoint: Endpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")  # nobody asks it
     cluster = setting.start()
     given = {"cluster.kuberay": setting.config.model_dump(mode="json")["kuberay"]}
     backends = make_backends(load_config("hyperpod", given), Home(tmp_path))

@@ -381,7 +381,10 @@ def test_what_makes_no_sense_is_refused(key: str, value: Any, said: str) -> None
     assert said in reason(lambda: load_config("hyperpod", {f"cluster.{key}": value}))
 
 
-def test_only_a_profile_with_repairs_has_a_pool(tmp_path: Any) -> None:
+def test_only_a_profile_with_repairs_has_a_pool(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")  # nobody asks it
     home = Home(tmp_path)
     assert isinstance(make_backends(load_config("hyperpod"), home).pool, HyperPod)
     assert make_backends(load_config("smoke"), home).pool is None

@@ -346,6 +346,7 @@ def test_what_makes_no_sense_is_refused(profile: str, given: Object, said: str) 
     assert said in reason(lambda: load_config(profile, given))
 
 
-def test_the_profile_picks_it(tmp_path: Path) -> None:
+def test_the_profile_picks_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")  # nobody asks it
     made = make_backends(load_config("hyperpod"), Home(tmp_path))
     assert isinstance(made.models, VllmDeployment)
