@@ -14,6 +14,7 @@ from configs.kuberay import KubeRayConfig, ServiceName
 from configs.preflight import PreflightConfig
 from configs.repair import RepairConfig
 from configs.section import Section
+from configs.store import StoreConfig
 
 
 class ModelConfig(Section):
@@ -205,6 +206,8 @@ class PostTrainConfig(Section):
     evaluate: EvaluateConfig
     gate: GateConfig = GateConfig()
     host: HostConfig = HostConfig()
+    store: StoreConfig | None = None
+    """None: adapters are in their runs only."""
     cost: CostConfig = CostConfig()
     preflight: PreflightConfig = PreflightConfig()
 

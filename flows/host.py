@@ -11,6 +11,7 @@ from tasks.gate import require_decision
 from tasks.host import host_adapter
 from tasks.hosted import on_word_of
 from tasks.image import build_image
+from tasks.publish import publish_hosted
 from tasks.registry import register
 from tasks.turn import turn
 
@@ -37,5 +38,6 @@ def host(run_id: RunId, step: Step, operator: Operator = "", reason: Reason = ""
         decision = require_decision(context.run, context.run.adapter(step))
         image = build_image(context)
         hosted = host_adapter(context, image, decision, on_word_of(operator, reason))
+        publish_hosted(context, hosted)
         register(context, decision, hosted)
     return hosted.endpoint.url

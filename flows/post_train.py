@@ -23,6 +23,7 @@ from tasks.host import host_adapter
 from tasks.image import build_image
 from tasks.preflight.probe import probe_cluster, probe_image
 from tasks.preflight.stage import check_before
+from tasks.publish import publish_hosted
 from tasks.registry import register
 from tasks.report import report_run
 from tasks.track import track_results, tracked_run
@@ -89,6 +90,8 @@ def post_train(
         decision = judge(context, scores)
         report = make_report(context, scores, decision)
         hosted = host_adapter(context, image, decision) if decision.promoted else None
+        if hosted:
+            publish_hosted(context, hosted)
         tracked = track_results(context, scores, decision)
         link_report(context, scores, report)
         version = register(context, decision, hosted)

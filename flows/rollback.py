@@ -8,6 +8,7 @@ from tasks.home import Home
 from tasks.host import host_adapter
 from tasks.hosted import choose_rollback
 from tasks.image import build_image
+from tasks.publish import publish_hosted
 from tasks.registry import register
 from tasks.turn import turn
 
@@ -24,5 +25,6 @@ def rollback() -> str:
         hosted = host_adapter(
             context, image, decision, chosen.promotion, chosen.instead_of.adapter_digest
         )
+        publish_hosted(context, hosted)
         register(context, decision, hosted)
     return hosted.endpoint.url

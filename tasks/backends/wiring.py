@@ -1,6 +1,7 @@
 """The one place that picks vendors: from the configuration and the home to what stages use."""
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from configs.image import RegistryConfig
 from configs.kuberay import KubeRayConfig
@@ -15,6 +16,7 @@ from tasks.backends.kuberay import KubeRay
 from tasks.backends.kubernetes_api import KubernetesApi
 from tasks.backends.local_ray import LocalRay
 from tasks.backends.mlflow_tracker import MlflowTracker
+from tasks.backends.object_store import FileStore
 from tasks.backends.protocols import (
     Account,
     Cluster,
@@ -23,9 +25,11 @@ from tasks.backends.protocols import (
     Jobs,
     MachinePool,
     ModelServer,
+    ObjectStore,
     Tracker,
 )
 from tasks.backends.ray_jobs import RayJobs
+from tasks.backends.s3_store import S3Store
 from tasks.backends.supervisord import Supervisord
 from tasks.backends.vllm_deployment import VllmDeployment
 from tasks.backends.vllm_server import VllmServer
@@ -44,6 +48,8 @@ class Backends:
     """Of machines that can be lost and repaired."""
     kuberay: KubeRayConfig | None = field(default=None, kw_only=True)
     """How the dashboard of a RayCluster is reached."""
+    store: ObjectStore | None = field(default=None, kw_only=True)
+    """Of adapters, beside those in the runs."""
 
     def jobs(self, cluster: Cluster) -> Jobs:
         kuberay = self.kuberay
@@ -74,7 +80,16 @@ def make_backends(config: PostTrainConfig, home: Home) -> Backends:
         tracker=MlflowTracker(),
         pool=_pool(config),
         kuberay=config.cluster.kuberay,
+        store=_store(config),
     )
+
+
+def _store(config: PostTrainConfig) -> ObjectStore | None:
+    if config.store is None:
+        return None
+    bucket, _, prefix = config.store.url.removeprefix("s3://").partition("/")
+    is_s3 = config.store.url.startswith("s3://")
+    return S3Store(bucket, prefix) if is_s3 else FileStore(Path(config.store.url))
 
 
 def _registry(config: PostTrainConfig) -> RegistryConfig:
