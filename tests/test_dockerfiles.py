@@ -12,9 +12,10 @@ from tasks.backends.image_source import APP, PYTHON
 
 TRAINER = ROOT / "containers" / "trainer" / "Dockerfile"
 SERVER = ROOT / "containers" / "server" / "Dockerfile"
+CONTROL = ROOT / "containers" / "control" / "Dockerfile"
 
 
-@pytest.mark.parametrize("file", [TRAINER, SERVER], ids=["trainer", "server"])
+@pytest.mark.parametrize("file", [TRAINER, SERVER, CONTROL], ids=lambda file: file.parent.name)
 def test_hadolint_has_no_complaint(file: Path) -> None:
     hadolint = Path(sys.executable).with_name("hadolint")
     done = subprocess.run(
