@@ -95,6 +95,7 @@ class RayJobs:
             return ""
         # Ray's word on the end repeats the last lines; the first says how the program ended.
         ending = str(about.json().get("message") or "").split("\n")[0]
+        ending = ending.partition(", last available logs")[0]
         return f"{answer.json()['logs']}\n{ending}\n"
 
     def stop_ours(self) -> None:
