@@ -50,6 +50,9 @@ if [ "$${#missing[@]}" != 0 ]; then
   echo "installing Debian's packages for the tests: $$packages" >&2
   apt-get update -qq >&2
   DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$packages >&2
+  if [ -d /run/systemd/system ]; then  # the tests start their own, and port 5000 is MLflow's
+    systemctl --quiet disable --now docker-registry prometheus >&2
+  fi
 fi
 endef
 
