@@ -22,12 +22,17 @@ def log_files(home: Home) -> list[Path]:
     Raises:
         RuntimeError: there are none yet.
     """
-    jobs = [file for name in (LOG, EARLIER) for file in home.runs.glob(f"*/scratch/*/{name}")]
-    newest = sorted(jobs, key=lambda file: file.stat().st_mtime)[-1:]
-    files = [*sorted(home.logs.glob("*.log")), *(file.with_name(LOG) for file in newest)]
+    files = _find(home)
     if not files:
         raise RuntimeError("there are no logs yet: `make run` or `make up` writes the first")
     return files
+
+
+def _find(home: Home) -> list[Path]:
+    """Those there are at this moment; one that is just being rotated is not."""
+    jobs = [file for name in (LOG, EARLIER) for file in home.runs.glob(f"*/scratch/*/{name}")]
+    newest = sorted(jobs, key=lambda file: file.stat().st_mtime)[-1:]
+    return [*sorted(home.logs.glob("*.log")), *(file.with_name(LOG) for file in newest)]
 
 
 def show_logs(home: Home, say: Say, num_lines: int) -> None:
@@ -43,7 +48,7 @@ def follow_logs(home: Home, say: Say, num_lines: int) -> None:
         for file in followed:
             _say_last(file, say, num_lines)
         while True:
-            for file in log_files(home):
+            for file in _find(home):
                 for line in followed.setdefault(file, _Growing(file, begin=0)).read():
                     say(_described(file, line))
             time.sleep(_POLL_S)
