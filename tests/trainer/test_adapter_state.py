@@ -2,6 +2,7 @@
 
 import json
 import multiprocessing
+import os
 import socket
 from pathlib import Path
 from typing import Any
@@ -75,6 +76,9 @@ def _member(acts: list[tuple[str, Path]], rank: int, size: int, port: int, out: 
     if rank == 0:
         out.put(values)
     dist.destroy_process_group()
+    # Past its last line a process of PyTorch may abort: a thread of gloo that lets go of its last
+    # tensor wants an interpreter that is already ending. Ray's workers leave like this as well.
+    os._exit(0)
 
 
 def together(acts: list[tuple[str, Path]], size: int) -> list[list[float]]:
