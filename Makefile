@@ -171,8 +171,9 @@ lint:  ## check style and types
 	"$$control/bin/ruff" format --check .
 	"$$control/bin/ty" check --error-on-warning --python "$$control"
 
-lock:  ## write both lock files; make lock ARGS=--upgrade moves every version
+lock:  ## write the lock files; make lock ARGS=--upgrade moves every version
 	@$(CONTROL)
 	$(LOCK) requirements.in -o requirements.lock
 	cd containers/trainer
 	$(LOCK) requirements.in --override overrides.in -o requirements.lock
+	$(LOCK) requirements-cuda.in --override overrides-cuda.in -o requirements-cuda.lock

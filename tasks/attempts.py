@@ -1,12 +1,12 @@
 """Attempts: each try at training has the next number, taken once by whoever creates its file."""
 
-from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-from tasks.records import write_new, write_whole
+from tasks.backends.protocols import ObjectStore
+from tasks.records import write_whole
 
 
 class Attempt(BaseModel):
@@ -37,11 +37,14 @@ def all_attempts(folder: Path) -> list[Attempt]:
     return [Attempt.model_validate_json(path.read_text()) for path in files]
 
 
-def take_next(folder: Path, run_id: str, flow_run: str, start_step: int) -> Attempt:
-    """Create the next attempt; of two callers one gets the number and the other the one after."""
-    folder.mkdir(parents=True, exist_ok=True)
+def take_next(place: ObjectStore, run_id: str, flow_run: str, start_step: int) -> Attempt:
+    """Create the next attempt; of two callers one gets the number and the other the one after.
+
+    `place` has the attempts' files at its top: a folder of a shared file system, or an S3 prefix.
+    """
     while True:
-        number = 1 + max((int(path.stem) for path in folder.glob("*.json")), default=0)
+        taken = (key.removesuffix(".json") for key in place.keys("") if key.endswith(".json"))
+        number = 1 + max(map(int, taken), default=0)
         attempt = Attempt(
             number=number,
             submission_id=f"{run_id}-attempt-{number}",
@@ -49,8 +52,8 @@ def take_next(folder: Path, run_id: str, flow_run: str, start_step: int) -> Atte
             started=datetime.now(UTC),
             start_step=start_step,
         )
-        with suppress(FileExistsError):  # the number is taken: try the one after
-            write_new(folder / f"{number}.json", attempt.model_dump_json(indent=1) + "\n")
+        # Where somebody else was first, the one after is tried.
+        if place.create(f"{number}.json", f"{attempt.model_dump_json(indent=1)}\n".encode()):
             return attempt
 
 

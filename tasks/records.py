@@ -5,8 +5,6 @@ inputs, asks whether the world still agrees, and only then skips its work.
 """
 
 import os
-from collections.abc import Generator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, Self
@@ -188,29 +186,13 @@ def newest[AnyRecord: Record](kind: type[AnyRecord], folder: Path) -> AnyRecord 
 
 def write_whole(path: Path, text: str) -> None:
     """Write a file so that a crash leaves the old one or the new one."""
-    with _written(path, text) as temporary:
-        temporary.replace(path)
-
-
-def write_new(path: Path, text: str) -> None:
-    """Write a file, whole, unless there is one.
-
-    Raises:
-        FileExistsError: somebody else was first.
-    """
-    with _written(path, text) as temporary:
-        os.link(temporary, path)
-
-
-@contextmanager
-def _written(path: Path, text: str) -> Generator[Path]:
-    """A file beside `path` under a name of its own: writers may sit on several machines."""
+    # Under a name of its own, since writers may sit on several machines.
     temporary = path.with_name(f".{path.name}.{uuid4().hex}")
     try:
         with temporary.open("w") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        yield temporary
+        temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)

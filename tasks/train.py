@@ -12,6 +12,7 @@ from tasks import attempts, records
 from tasks.adapters import read_intact
 from tasks.attempt_log import SERVER_LOG, AttemptLog
 from tasks.attempts import Attempt
+from tasks.backends.object_store import FileStore
 from tasks.backends.protocols import Image, Jobs
 from tasks.check import train_job
 from tasks.cluster import ensure_cluster, give_up_cluster
@@ -81,7 +82,7 @@ def _start_attempt(run: Run, jobs: Jobs, image: Image, num_workers: int) -> Atte
     _clear_damaged_adapter(run)
     halved = sum(known.cause == "out of memory" for known in attempts.all_attempts(run.attempts))
     name = flow_run.name or "unknown"
-    attempt = attempts.take_next(run.attempts, run.run_id, name, run.committed_step())
+    attempt = attempts.take_next(FileStore(run.attempts), run.run_id, name, run.committed_step())
     job = train_job(
         run,
         attempt.number,

@@ -9,11 +9,23 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
+import pytest
 
 from tasks.ports import any_free
 from tests.waiting import wait_until
 
 BUSYBOX = Path("/usr/bin/busybox")
+
+
+@contextmanager
+def images_in(folder: Path) -> Iterator[None]:
+    """Buildah keeps its images below `folder`, away from those of this machine."""
+    settings = folder / "storage.conf"
+    roots = f'graphroot = "{folder}/graph"\nrunroot = "{folder}/run"\n'
+    settings.write_text(f'[storage]\ndriver = "vfs"\n{roots}')
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CONTAINERS_STORAGE_CONF", str(settings))
+        yield
 
 
 @contextmanager
@@ -53,11 +65,23 @@ def push_base(host: str, folder: Path) -> str:
     shutil.copyfile(BUSYBOX, context / "bin" / "sh")
     (context / "bin" / "sh").chmod(0o755)
     (context / "Dockerfile").write_text("FROM scratch\nCOPY bin/ /bin/\n")
-    tag, digest = f"{host}/base:1", folder / "base.digest"
-    buildah = ("buildah", "--storage-driver", "vfs")
+    return push(host, context, "base")
+
+
+def push(host: str, context: Path, name: str) -> str:
+    """Build the Dockerfile of the folder and push it; its reference with its digest."""
+    tag, digest = f"{host}/{name}:1", context.with_suffix(".digest")
     for step in (
         ("build", "--isolation", "chroot", "--tag", tag, str(context)),
         ("push", "--tls-verify=false", "--digestfile", str(digest), tag, f"docker://{tag}"),
     ):
-        subprocess.run([*buildah, *step], check=True, capture_output=True, timeout=120)
-    return f"{host}/base@{digest.read_text().strip()}"
+        buildah(*step)
+    return f"{host}/{name}@{digest.read_text().strip()}"
+
+
+def buildah(*step: str) -> str:
+    """What it printed; its storage is where CONTAINERS_STORAGE_CONF says."""
+    command = ["buildah", "--storage-driver", "vfs", *step]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()

@@ -10,20 +10,22 @@ import pytest
 from configs.loader import ROOT
 from tasks import attempts
 from tasks.attempts import Attempt
+from tasks.backends.object_store import FileStore
 
 TAKE = """
 import sys
 from pathlib import Path
 from tasks import attempts
+from tasks.backends.object_store import FileStore
 print("ready", flush=True)
 sys.stdin.readline()
 for _ in range(int(sys.argv[2])):
-    print(attempts.take_next(Path(sys.argv[1]), "night", "flow", 0).number)
+    print(attempts.take_next(FileStore(Path(sys.argv[1])), "night", "flow", 0).number)
 """
 
 
 def take(folder: Path, start_step: int = 0) -> Attempt:
-    return attempts.take_next(folder, "night", "brave-lynx", start_step)
+    return attempts.take_next(FileStore(folder), "night", "brave-lynx", start_step)
 
 
 def ended(folder: Path, start_step: int, end_step: int) -> Attempt:

@@ -19,6 +19,7 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from tasks import attempts, board_keeper
 from tasks.attempt_log import AttemptLog
+from tasks.backends.object_store import FileStore
 from tasks.board import LINKS_KEY, STEPS_KEY, TIMELINE_KEY, Places, pieces_of
 from tasks.board_keeper import _Keeper, live_page
 from tasks.check import train_job
@@ -134,7 +135,7 @@ def test_the_bar_of_training_moves_while_it_trains(context: Context, server: Pre
     seen: list[float] = []
 
     def trains_slowly() -> None:
-        attempts.take_next(context.run.attempts, context.run.run_id, "flow", 0)
+        attempts.take_next(FileStore(context.run.attempts), context.run.run_id, "flow", 0)
         for step in (1, 2, 3):
             train_step(train_job(context.run, 1), step)
             seen.append(await_percent(round(100 * step / 6, 1)))

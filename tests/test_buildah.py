@@ -1,9 +1,7 @@
 """Images that are really built and pushed: Debian's buildah and registry, on a base made here."""
 
 import json
-import os
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -12,7 +10,8 @@ import pytest
 from configs.image import RegistryConfig
 from tasks.backends import buildah
 from tasks.backends.buildah import CONTENT_LABEL, Buildah
-from tests.registries import push_base, registry
+from tasks.backends.image_source import ImageSource
+from tests.registries import push_base
 from tests.samples import reason
 
 DOCKERFILE = f"""\
@@ -27,29 +26,8 @@ pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture(scope="module")
-def stored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Images of buildah's own, away from those of this machine."""
-    folder = tmp_path_factory.mktemp("buildah")
-    settings = folder / "storage.conf"
-    roots = f'graphroot = "{folder}/graph"\nrunroot = "{folder}/run"\n'
-    settings.write_text(f'[storage]\ndriver = "vfs"\n{roots}')
-    before = os.environ.get("CONTAINERS_STORAGE_CONF")
-    os.environ["CONTAINERS_STORAGE_CONF"] = str(settings)
-    yield folder
-    del os.environ["CONTAINERS_STORAGE_CONF"]
-    if before:
-        os.environ["CONTAINERS_STORAGE_CONF"] = before
-
-
-@pytest.fixture(scope="module")
-def host(stored: Path) -> Iterator[str]:
-    with registry(stored) as host:
-        yield host
-
-
-@pytest.fixture(scope="module")
-def base(host: str, stored: Path) -> str:
-    return push_base(host, stored)
+def base(host: str, images: Path) -> str:
+    return push_base(host, images)
 
 
 @pytest.fixture
@@ -77,14 +55,14 @@ def tags(config: RegistryConfig) -> list[str]:
 def test_the_same_content_is_built_once_and_goes_by_its_digest(
     config: RegistryConfig, project: Path
 ) -> None:
-    builder = Buildah(config, project)
+    builder = Buildah(config, ImageSource(root=project))
     digest = builder.digest()
     assert builder.find(digest) is None
     image = builder.build(digest, force=False)
     assert image.reference.startswith(f"{config.repository}@sha256:")
     assert builder.find(digest) == image
     # A second machine, with the same content and a Dockerfile that could not be built there.
-    assert Buildah(config, project).build(digest, force=False) == image
+    assert Buildah(config, ImageSource(root=project)).build(digest, force=False) == image
     assert digest[:40] in tags(config)
     told = subprocess.run(
         ["skopeo", "inspect", "--config", "--tls-verify=false", f"docker://{image.reference}"],
@@ -94,19 +72,19 @@ def test_the_same_content_is_built_once_and_goes_by_its_digest(
 
 
 def test_other_content_is_another_image(config: RegistryConfig, project: Path) -> None:
-    first = Buildah(config, project).digest()
+    first = Buildah(config, ImageSource(root=project)).digest()
     (project / "configs" / "schema.py").write_text("STEPS = 2\n")
-    second = Buildah(config, project).digest()
+    second = Buildah(config, ImageSource(root=project)).digest()
     other_base = config.model_copy(update={"base": config.base[:-4] + "0000"})
-    assert len({first, second, Buildah(other_base, project).digest()}) == 3
-    refused = reason(lambda: Buildah(config, project).build(first, force=False))
+    assert len({first, second, Buildah(other_base, ImageSource(root=project)).digest()}) == 3
+    refused = reason(lambda: Buildah(config, ImageSource(root=project)).build(first, force=False))
     assert "cannot be made again, since the code has changed" in refused
 
 
 def test_a_tag_that_was_moved_to_other_content_is_not_trusted(
     config: RegistryConfig, project: Path
 ) -> None:
-    builder = Buildah(config, project)
+    builder = Buildah(config, ImageSource(root=project))
     image = builder.build(builder.digest(), force=False)
     (project / "configs" / "schema.py").write_text("MOVED = True\n")
     moved = builder.digest()
@@ -126,7 +104,7 @@ def test_a_step_that_fails_says_its_last_words_and_leaves_no_tag(
     file = project / "containers" / "trainer" / "Dockerfile"
     failing = 'RUN ["/bin/sh", "-c", "echo no compiler here >&2; exit 3"]\n'
     file.write_text(DOCKERFILE + failing)
-    builder = Buildah(config, project)
+    builder = Buildah(config, ImageSource(root=project))
     said = reason(lambda: builder.build(builder.digest(), force=False))
     assert "was not built: buildah vfs build" in said and "no compiler here" in said
     assert builder.digest()[:40] not in tags(config)
@@ -138,7 +116,7 @@ def test_a_build_that_hangs_is_ended_with_all_that_it_started(
     file = project / "containers" / "trainer" / "Dockerfile"
     file.write_text(DOCKERFILE + 'RUN ["/bin/sh", "-c", "sleep 98765"]\n')
     hasty = config.model_copy(update={"build_timeout_s": 10})
-    builder = Buildah(hasty, project)
+    builder = Buildah(hasty, ImageSource(root=project))
     said = reason(lambda: builder.build(builder.digest(), force=False))
     assert "it took longer than 10 s" in said
     left = subprocess.run(["pgrep", "-f", "sleep 98765"], capture_output=True, check=False)
@@ -147,7 +125,7 @@ def test_a_build_that_hangs_is_ended_with_all_that_it_started(
 
 def test_a_registry_that_is_away_is_named(project: Path, base: str) -> None:
     away = RegistryConfig(repository="127.0.0.1:1/ariadne/trainer", base=base)
-    said = reason(lambda: Buildah(away, project).find("d" * 64))
+    said = reason(lambda: Buildah(away, ImageSource(root=project)).find("d" * 64))
     assert said.startswith("the registry 127.0.0.1:1 does not tell of ")
 
 
@@ -155,7 +133,7 @@ def test_what_is_not_installed_is_named(
     config: RegistryConfig, project: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    said = reason(lambda: Buildah(config, project).find("d" * 64))
+    said = reason(lambda: Buildah(config, ImageSource(root=project)).find("d" * 64))
     assert "skopeo is not installed (Debian: skopeo)" in said
 
 

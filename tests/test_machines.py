@@ -11,6 +11,7 @@ from configs.loader import load_config
 from configs.probes import GpuFacts, NodeFacts, Probe, ProbeJob
 from configs.schema import PostTrainConfig
 from tasks import attempts
+from tasks.backends.object_store import FileStore
 from tasks.backends.protocols import JobStatus
 from tasks.context import Context
 from tasks.jobs import job_environment, program
@@ -220,7 +221,7 @@ def test_machines_that_train_already_or_have_nothing_to_train_are_left_alone(
             yield "running"
 
     run, jobs = context.run, jobs_of(context)
-    attempt = attempts.take_next(run.attempts, run.run_id, "flow", 0)
+    attempt = attempts.take_next(FileStore(run.attempts), run.run_id, "flow", 0)
     jobs.programs = [trains]
     job = run.scratch("attempt-1") / "job.json"
     job.write_text("{}")

@@ -19,6 +19,7 @@ from tasks.preflight.account import account_findings
 from tasks.preflight.arithmetic import batch_arithmetic
 from tasks.preflight.cost import cost, estimate
 from tasks.preflight.findings import Finding, refuse
+from tasks.preflight.image import trainer_image
 from tasks.preflight.mazes import turn_ceiling
 from tasks.preflight.paths import base_model, shared_paths
 from tasks.preflight.room import disk, host_memory
@@ -27,6 +28,7 @@ from tasks.run_dir import create_run
 from tests.fakes import IMAGE
 from tests.samples import make_config, reason
 
+BASE = f"docker.io/nvidia/cuda@sha256:{'b' * 64}"
 Usage = namedtuple("Usage", "total used free")
 
 
@@ -197,6 +199,26 @@ class Account:
 
     def quota(self, instance_type: str) -> float | None:
         return self._allowed
+
+
+@pytest.mark.parametrize(
+    ("changes", "detail"),
+    [
+        ({}, "placeholder for its digest"),
+        ({"image__registry__base": BASE}, "of 123456789012, AWS's example account"),
+        ({"image": {"backend": "environment"}}, "flash-attention is compiled"),
+    ],
+)
+def test_an_image_that_cannot_be_built_is_told_before(changes: Any, detail: str) -> None:
+    found = trainer_image(hyperpod(**changes))
+    assert found and not found.ok and detail in found.detail and found.fix
+
+
+def test_an_image_that_can_be_built_says_where_it_goes() -> None:
+    name = "registry.example.com/ariadne/trainer"
+    found = trainer_image(hyperpod(image__registry__base=BASE, image__registry__repository=name))
+    assert found and found.ok and found.detail == f"codebuild builds for {name}"
+    assert trainer_image(load_config("local")) is None
 
 
 def test_a_quota_that_is_too_small_says_how_many_and_where_to_ask() -> None:

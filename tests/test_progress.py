@@ -13,6 +13,7 @@ from prefect.logging import disable_run_logger
 
 from configs.loader import ROOT
 from tasks import attempts, records
+from tasks.backends.object_store import FileStore
 from tasks.check import train_job
 from tasks.cluster import ensure_cluster
 from tasks.context import Context
@@ -104,7 +105,7 @@ def test_a_run_that_nobody_works_on_is_interrupted_at_its_first_gap(context: Con
 
 def test_a_run_at_work_is_in_training_with_a_guess_of_what_is_left(context: Context) -> None:
     program(context, trains(to=3, then="running"))
-    attempts.take_next(context.run.attempts, context.run.run_id, "flow", 0)
+    attempts.take_next(FileStore(context.run.attempts), context.run.run_id, "flow", 0)
     begin_turn(context)
     with disable_run_logger():
         ensure_cluster(context, IMAGE)
@@ -164,7 +165,7 @@ def test_a_new_adapter_under_the_same_step_has_not_been_evaluated(context: Conte
 def test_a_flow_on_another_machine_works_while_its_attempt_is_open(context: Context) -> None:
     begin_turn(context, host="elsewhere")
     assert not look(context).at_work
-    attempt = attempts.take_next(context.run.attempts, context.run.run_id, "flow", 0)
+    attempt = attempts.take_next(FileStore(context.run.attempts), context.run.run_id, "flow", 0)
     assert look(context).at_work
     attempts.end(context.run.attempts, attempt, 6, "succeeded")
     assert not look(context).at_work
@@ -191,14 +192,14 @@ def test_a_watch_reads_only_what_is_new_and_holds_the_last_steps_only(
 def test_the_timeline_tells_what_failed_what_was_lost_and_when_it_went_on(
     context: Context,
 ) -> None:
-    begun = attempts.take_next(context.run.attempts, context.run.run_id, "flow", 0)
+    begun = attempts.take_next(FileStore(context.run.attempts), context.run.run_id, "flow", 0)
     for step in (1, 2, 3):
         train_step(train_job(context.run, 1), step)
     attempts.end(context.run.attempts, begun, 2, "killed: exit code -9", "killed")
     file = context.run.attempts / "1.json"
     times = {"started": "1970-01-01T00:00:00Z", "ended": "1970-01-01T00:00:04Z"}
     file.write_text(json.dumps(json.loads(file.read_text()) | times))
-    second = attempts.take_next(context.run.attempts, context.run.run_id, "flow", 2)
+    second = attempts.take_next(FileStore(context.run.attempts), context.run.run_id, "flow", 2)
     file = context.run.attempts / "2.json"
     times = {"started": "1970-01-01T00:00:05Z"}
     file.write_text(json.dumps(json.loads(file.read_text()) | times))

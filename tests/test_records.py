@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tasks import records
-from tasks.records import ImageRecord, Record, TrainRecord, write_new, write_whole
+from tasks.records import ImageRecord, Record, TrainRecord, write_whole
 from tests.fakes import IMAGE
 
 
@@ -82,12 +82,3 @@ def test_a_write_that_fails_keeps_the_old_file_and_leaves_nothing_else(
         write_whole(path, "new")
     assert path.read_text() == "old"
     assert [each.name for each in tmp_path.iterdir()] == ["run.json"]
-
-
-def test_a_new_file_is_written_once(tmp_path: Path) -> None:
-    path = tmp_path / "1.json"
-    write_new(path, "first")
-    with pytest.raises(FileExistsError):
-        write_new(path, "second")
-    assert path.read_text() == "first"
-    assert [each.name for each in tmp_path.iterdir()] == ["1.json"]

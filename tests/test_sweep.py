@@ -10,6 +10,7 @@ from prefect.logging import disable_run_logger
 
 from tasks import attempts, host, sweep
 from tasks.attempts import all_attempts, take_next
+from tasks.backends.object_store import FileStore
 from tasks.cluster import Holder
 from tasks.context import Context
 from tasks.host import hosting
@@ -47,7 +48,7 @@ def worked_on_by(context: Context, flow_run_id: str) -> None:
     with turn(context.run):
         mine = turn_of_this_process().model_copy(update={"flow_run_id": flow_run_id})
         (context.run.folder / "turn.json").write_text(mine.model_dump_json())
-    take_next(context.run.attempts, context.run.run_id, "flow", 0)
+    take_next(FileStore(context.run.attempts), context.run.run_id, "flow", 0)
     context.backends.tracker.open(context.run.run_id, {}, {})
 
 

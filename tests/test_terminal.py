@@ -19,6 +19,7 @@ from rich.console import Console
 from configs.loader import ROOT
 from flows.terminal import RunView, describe_home, describe_run, live_view, plain
 from tasks import attempts
+from tasks.backends.object_store import FileStore
 from tasks.check import train_job
 from tasks.cluster import ensure_cluster
 from tasks.context import Context
@@ -48,7 +49,7 @@ def disturbed(context: Context) -> Context:
         ensure_cluster(context, IMAGE)
     for number, steps, cause in ((1, (1, 2, 3), "killed"), (2, (3, 4), None)):
         attempt = attempts.take_next(
-            context.run.attempts, context.run.run_id, "flow", number // 2 * 2
+            FileStore(context.run.attempts), context.run.run_id, "flow", number // 2 * 2
         )
         for step in steps:
             train_step(train_job(context.run, number), step, success=0.9375)

@@ -9,6 +9,7 @@ from prefect.logging import disable_run_logger
 
 from tasks import attempts, jobs
 from tasks.attempts import Attempt
+from tasks.backends.object_store import FileStore
 from tasks.backends.protocols import JobStatus
 from tasks.check import train_job
 from tasks.context import Context
@@ -49,7 +50,9 @@ def tried(context: Context) -> list[tuple[int, int, int | None]]:
 def start_elsewhere(context: Context, program: Program) -> Attempt:
     """An attempt whose flow died: its job runs on."""
     run = context.run
-    attempt = attempts.take_next(run.attempts, run.run_id, "dead-flow", run.committed_step())
+    attempt = attempts.take_next(
+        FileStore(run.attempts), run.run_id, "dead-flow", run.committed_step()
+    )
     job = jobs_of(context)
     job.programs = [program]
     file = train_job(run, 1).write(run.scratch("attempt-1") / "job.json")

@@ -15,8 +15,7 @@ from tempfile import TemporaryDirectory
 
 from configs.digests import digest_of, digest_of_file
 from configs.image import RegistryConfig
-from configs.loader import ROOT
-from tasks.backends.image_source import APP, DOCKERFILE, PYTHON, code_digest, copy_code
+from tasks.backends.image_source import APP, DOCKERFILE, PYTHON, ImageSource
 from tasks.backends.protocols import Image
 from tasks.words import last_lines
 
@@ -28,13 +27,14 @@ _ABSENT = ("manifest unknown", "name unknown", "not found")
 class Buildah:
     """Implements `ImageBuilder` with buildah and skopeo."""
 
-    def __init__(self, config: RegistryConfig, root: Path = ROOT) -> None:
+    def __init__(self, config: RegistryConfig, source: ImageSource) -> None:
         self._config = config
-        self._root = root
+        self._source = source
+        self._dockerfile = source.root / DOCKERFILE
 
     def digest(self) -> str:
-        dockerfile = digest_of_file(self._root / DOCKERFILE)
-        return digest_of([code_digest(self._root), dockerfile, self._config.base])
+        dockerfile = digest_of_file(self._dockerfile)
+        return digest_of([self._source.digest(), dockerfile, self._config.base])
 
     def find(self, digest: str) -> Image | None:
         """The image of this content in the registry.
@@ -80,11 +80,12 @@ class Buildah:
         tag = self._tag(digest)
         with TemporaryDirectory(prefix="ariadne-image-") as folder:
             context, digest_file = Path(folder) / "context", Path(folder) / "digest"
-            copy_code(context, self._root)
+            self._source.copy_to(context)
             build = ["build", "--isolation", "chroot", "--layers", "--format", "oci"]
-            arguments = {"BASE": self._config.base, "CONTENT_DIGEST": digest}
+            lock = self._source.lock.name
+            arguments = {"BASE": self._config.base, "LOCK": lock, "CONTENT_DIGEST": digest}
             build += [f"--build-arg={name}={value}" for name, value in arguments.items()]
-            build += ["--file", str(self._root / DOCKERFILE), "--tag", tag, *self._tls()]
+            build += ["--file", str(self._dockerfile), "--tag", tag, *self._tls()]
             push = ["push", *self._tls(), "--digestfile", str(digest_file), tag, f"docker://{tag}"]
             try:
                 for step in ([*build, str(context)], push):

@@ -10,7 +10,6 @@ import logging
 import time
 import zipfile
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import boto3
@@ -19,15 +18,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from configs.digests import digest_of, digest_of_file
 from configs.image import CodeBuildConfig, RegistryConfig
-from configs.loader import ROOT
-from tasks.backends.image_source import (
-    APP,
-    BUILDSPEC,
-    DOCKERFILE,
-    PYTHON,
-    code_digest,
-    code_files,
-)
+from tasks.backends.image_source import APP, BUILDSPEC, DOCKERFILE, PYTHON, ImageSource
 from tasks.backends.protocols import Image
 
 _LOG = logging.getLogger(__name__)
@@ -52,21 +43,21 @@ class CodeBuild:
         self,
         registry: RegistryConfig,
         config: CodeBuildConfig,
-        root: Path = ROOT,
+        source: ImageSource,
         client: Callable[[str], Any] | None = None,
         poll_s: float = _POLL_S,
     ) -> None:
         self._registry = registry
         self._config = config
-        self._root = root
+        self._source = source
         self._poll_s = poll_s
         session = boto3.Session(region_name=config.region)
         make = client or (lambda service: session.client(service, config=_CONFIG))
         self._ecr, self._s3, self._codebuild = make("ecr"), make("s3"), make("codebuild")
 
     def digest(self) -> str:
-        parts = [digest_of_file(self._root / file) for file in (DOCKERFILE, BUILDSPEC)]
-        return digest_of([code_digest(self._root), *parts, self._registry.base])
+        parts = [digest_of_file(self._source.root / file) for file in (DOCKERFILE, BUILDSPEC)]
+        return digest_of([self._source.digest(), *parts, self._registry.base])
 
     def find(self, digest: str) -> Image | None:
         """The image of this content in ECR.
@@ -136,7 +127,7 @@ class CodeBuild:
         """The source as an archive; its key."""
         key = f"ariadne/source/{digest}.zip"
         self._s3.put_object(
-            Bucket=self._config.source_bucket, Key=key, Body=archive(self._root),
+            Bucket=self._config.source_bucket, Key=key, Body=archive(self._source),
             ChecksumAlgorithm="SHA256",
         )  # fmt: skip
         return key
@@ -144,6 +135,7 @@ class CodeBuild:
     def _start(self, digest: str, key: str) -> str:
         variables = {
             "BASE": self._registry.base,
+            "LOCK": self._source.lock.name,
             "CONTENT_DIGEST": digest,
             "IMAGE": f"{self._registry.repository}:{_tag(digest)}",
             "REGISTRY": self._registry.host,
@@ -188,9 +180,10 @@ class CodeBuild:
         )
 
 
-def archive(root: Path) -> bytes:
+def archive(source: ImageSource) -> bytes:
     """The build's context as a zip file: the same files give the same bytes."""
-    files = [*code_files(root), root / DOCKERFILE, root / BUILDSPEC]
+    root = source.root
+    files = [*source.files(), root / DOCKERFILE, root / BUILDSPEC]
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as out:
         for path in sorted({*files}):

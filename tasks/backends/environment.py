@@ -12,11 +12,12 @@ import subprocess
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from configs.digests import digest_of, digest_of_file
 from configs.loader import ROOT
-from tasks.backends.image_source import LOCK, code_digest, copy_code
+from tasks.backends.image_source import ImageSource
 from tasks.backends.protocols import Image
 from tasks.words import last_lines
 
@@ -29,19 +30,18 @@ class EnvironmentBuilder:
 
     def __init__(self, cache: Path, root: Path = ROOT) -> None:
         self._cache = cache
-        self._root = root
-        self._lock = root / LOCK
+        self._source = ImageSource("cpu", root)
+        self._lock = root / self._source.lock
 
     def digest(self) -> str:
-        return digest_of(
-            [code_digest(self._root), digest_of_file(self._lock), platform.python_version()]
-        )
+        lock = digest_of_file(self._lock)
+        return digest_of([self._source.digest(), lock, platform.python_version()])
 
     def find(self, digest: str) -> Image | None:
         app = self._app(digest)
         if not (app / ".complete").is_file():
             return None
-        environment = self._environment(app / LOCK)
+        environment = self._environment(app / self._source.lock)
         complete = (environment / ".complete").is_file()
         return _image(digest, environment, app) if complete else None
 
@@ -59,15 +59,15 @@ class EnvironmentBuilder:
                     "changed: go back to the code of then, or start a new run"
                 )
             app, environment = self._app(digest), self._environment(self._lock)
-            for folder, make, source in (
-                (environment, _install, self._lock),
-                (app, copy_code, self._root),
+            for folder, make in (
+                (environment, partial(_install, lock=self._lock)),
+                (app, self._source.copy_to),
             ):
                 if force or not (folder / ".complete").is_file():
                     (folder / ".complete").unlink(missing_ok=True)
                     shutil.rmtree(folder, ignore_errors=True)
                     folder.parent.mkdir(parents=True, exist_ok=True)
-                    make(folder, source)
+                    make(folder)
                     (folder / ".complete").touch()
             return _image(digest, environment, app)
 

@@ -12,6 +12,7 @@ from tasks.backends.codebuild import CodeBuild
 from tasks.backends.dashboard_connection import DashboardConnection
 from tasks.backends.environment import EnvironmentBuilder
 from tasks.backends.hyperpod import HyperPod
+from tasks.backends.image_source import ImageSource
 from tasks.backends.kuberay import KubeRay
 from tasks.backends.kubernetes_api import KubernetesApi
 from tasks.backends.local_ray import LocalRay
@@ -60,10 +61,11 @@ class Backends:
 def make_backends(config: PostTrainConfig, home: Home) -> Backends:
     """Vendors by name; the schema admits no other names."""
     processes = Supervisord(home)
+    source = ImageSource(config.train.device)
     images = {
         "environment": lambda: EnvironmentBuilder(cache_folder()),
-        "buildah": lambda: Buildah(_registry(config)),
-        "codebuild": lambda: _codebuild(config),
+        "buildah": lambda: Buildah(_registry(config), source),
+        "codebuild": lambda: _codebuild(config, source),
     }
     clusters = {
         "local_ray": lambda: LocalRay(home, processes),
@@ -97,9 +99,9 @@ def _registry(config: PostTrainConfig) -> RegistryConfig:
     return config.image.registry
 
 
-def _codebuild(config: PostTrainConfig) -> CodeBuild:
+def _codebuild(config: PostTrainConfig, source: ImageSource) -> CodeBuild:
     assert config.image.codebuild is not None  # the schema has seen to it
-    return CodeBuild(_registry(config), config.image.codebuild)
+    return CodeBuild(_registry(config), config.image.codebuild, source)
 
 
 def make_account(config: PostTrainConfig) -> Account | None:

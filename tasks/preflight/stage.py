@@ -14,6 +14,7 @@ from tasks.preflight.account import account_findings
 from tasks.preflight.arithmetic import batch_arithmetic
 from tasks.preflight.cost import cost
 from tasks.preflight.findings import Finding, refuse
+from tasks.preflight.image import trainer_image
 from tasks.preflight.key import endpoint_key
 from tasks.preflight.mazes import turn_ceiling
 from tasks.preflight.paths import base_model, shared_paths
@@ -58,7 +59,7 @@ def examine(
     findings = [batch_arithmetic(config), turn_ceiling(config), shared_paths(config, home), base]
     if base.ok and done_steps < config.train.steps:
         findings += [disk(config, folder or home.runs, num_kept), host_memory(config)]
-    findings += [endpoint_key(config), cost(config, home, done_steps)]
+    findings += [trainer_image(config), endpoint_key(config), cost(config, home, done_steps)]
     if account := make_account(config):
         findings += account_findings(config, account)
     return [each for each in findings if each]

@@ -18,6 +18,7 @@ from moto.server import ThreadedMotoServer
 
 from configs.image import CodeBuildConfig, RegistryConfig
 from tasks.backends.codebuild import CodeBuild, archive
+from tasks.backends.image_source import ImageSource
 from tests.samples import reason
 
 REGION = "us-west-2"
@@ -98,7 +99,7 @@ def aws() -> Iterator[Aws]:
 
 
 def builder(project: Path, aws: Aws) -> CodeBuild:
-    return CodeBuild(REGISTRY, CONFIG, project, aws.client, poll_s=0)
+    return CodeBuild(REGISTRY, CONFIG, ImageSource(root=project), aws.client, poll_s=0)
 
 
 def test_a_build_puts_its_source_by_content_and_makes_a_repository_that_keeps_its_word(
@@ -137,12 +138,12 @@ def test_what_is_pushed_is_found_by_content_and_goes_by_its_digest(project: Path
 def test_an_archive_is_the_same_whenever_its_files_were_written(project: Path) -> None:
     import os
 
-    first = archive(project)
+    first = archive(ImageSource(root=project))
     for path in project.rglob("*"):
         os.utime(path, (1, 1))
-    assert archive(project) == first
+    assert archive(ImageSource(root=project)) == first
     (project / "configs" / "schema.py").write_text("STEPS = 2\n")
-    assert archive(project) != first
+    assert archive(ImageSource(root=project)) != first
 
 
 class Stubbed:
@@ -151,7 +152,7 @@ class Stubbed:
     def __init__(self, project: Path, **registry: Any) -> None:
         self.stubs: dict[str, Stubber] = {}
         known = REGISTRY.model_copy(update=registry)
-        self.builder = CodeBuild(known, CONFIG, project, self.client, poll_s=0)
+        self.builder = CodeBuild(known, CONFIG, ImageSource(root=project), self.client, poll_s=0)
         self.digest = self.builder.digest()
 
     def client(self, service: str) -> Any:
@@ -253,7 +254,7 @@ def test_a_refusal_is_one_line_with_the_next_move(project: Path, code: str) -> N
 
 
 def test_throttled_calls_are_repeated_by_the_client() -> None:
-    made = CodeBuild(REGISTRY, CONFIG)
+    made = CodeBuild(REGISTRY, CONFIG, ImageSource())
     for client in (made._ecr, made._s3, made._codebuild):
         assert client.meta.config.retries["mode"] == "standard"
         assert client.meta.config.retries["total_max_attempts"] == 6

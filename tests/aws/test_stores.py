@@ -13,8 +13,9 @@ import pytest
 from botocore.config import Config
 from moto.server import ThreadedMotoServer
 
-from tasks import publication
+from tasks import attempts, publication
 from tasks.adapters import read_intact
+from tasks.attempts import Attempt
 from tasks.backends.object_store import FileStore
 from tasks.backends.protocols import ObjectStore
 from tasks.backends.s3_store import S3Store
@@ -65,8 +66,17 @@ def test_what_is_there_is_not_created_again(store: ObjectStore) -> None:
     assert store.create("a/1.json", b"third")
 
 
+def test_of_many_that_take_an_attempt_each_gets_one_of_its_own(store: ObjectStore) -> None:
+    def take(number: int) -> int:
+        return attempts.take_next(store, "night", f"flow-{number}", 4).number
+
+    with ThreadPoolExecutor(6) as pool:
+        assert sorted(pool.map(take, range(12))) == list(range(1, 13))
+    third = store.read("3.json")
+    assert third and Attempt.model_validate_json(third).submission_id == "night-attempt-3"
+
+
 def test_of_many_that_create_the_same_object_one_wins(store: ObjectStore) -> None:
-    """What numbers of attempts rest on."""
     barrier = threading.Barrier(8)
 
     def claim(who: int) -> list[int]:
