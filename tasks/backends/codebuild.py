@@ -1,8 +1,9 @@
 """An image of the jobs, built by AWS CodeBuild and kept in ECR.
 
 The source goes to S3 as an archive named by its content, the image to a tag named likewise, and
-tags are immutable: the same content is built once, and no tag is ever of other content. Of two
-builds of one content at the same time the second cannot push; it finds what the first has pushed.
+tags are immutable: the same content is built once, and no tag is ever of other content. A build
+that runs already, since its flow has died for one, is followed. Two flows that start one at the
+same time ask with the same token, for which CodeBuild starts one build.
 """
 
 import io
@@ -27,6 +28,8 @@ _CONFIG = Config(
     connect_timeout=5, read_timeout=60, retries={"mode": "standard", "max_attempts": 5}
 )
 _POLL_S = 10.0
+_RECENT = 20
+"""Builds of a project that are looked at; it builds one image after the other."""
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 """The same files make the same archive, whenever they were checked out."""
 _EXPIRY = """{"rules": [{"rulePriority": 1, "description": "images that no tag names",
@@ -95,8 +98,9 @@ class CodeBuild:
             return known
         try:
             self._have_repository()
-            key = self._upload(digest)
-            ended = self._await_end(self._start(digest, key))
+            earlier = self._builds(digest)
+            running = [each["id"] for each in earlier if each["buildStatus"] == "IN_PROGRESS"]
+            ended = self._await_end(running[0] if running else self._start(digest, earlier))
         except (BotoCoreError, ClientError) as error:
             raise RuntimeError(self._refusal("the build", error)) from None
         built = self.find(digest)  # another build of this content may have been first
@@ -123,6 +127,19 @@ class CodeBuild:
             )
         self._ecr.put_lifecycle_policy(repositoryName=self._name, lifecyclePolicyText=_EXPIRY)
 
+    def _builds(self, digest: str) -> list[dict[str, Any]]:
+        """The project's newest builds of this content."""
+        listed = self._codebuild.list_builds_for_project(
+            projectName=self._config.project, sortOrder="DESCENDING"
+        )
+        if not (ids := listed.get("ids", [])[:_RECENT]):
+            return []
+        return [
+            build
+            for build in self._codebuild.batch_get_builds(ids=ids)["builds"]
+            if _variable(build, "CONTENT_DIGEST") == digest
+        ]
+
     def _upload(self, digest: str) -> str:
         """The source as an archive; its key."""
         key = f"ariadne/source/{digest}.zip"
@@ -132,7 +149,8 @@ class CodeBuild:
         )  # fmt: skip
         return key
 
-    def _start(self, digest: str, key: str) -> str:
+    def _start(self, digest: str, earlier: list[dict[str, Any]]) -> str:
+        key = self._upload(digest)
         variables = {
             "BASE": self._registry.base,
             "LOCK": self._source.lock.name,
@@ -142,7 +160,8 @@ class CodeBuild:
         }
         started = self._codebuild.start_build(
             projectName=self._config.project,
-            idempotencyToken=digest,
+            # For some minutes CodeBuild would answer the same token with the build that has failed.
+            idempotencyToken=digest_of([digest, sorted(build["id"] for build in earlier)]),
             sourceTypeOverride="S3",
             sourceLocationOverride=f"{self._config.source_bucket}/{key}",
             buildspecOverride=str(BUILDSPEC),
@@ -200,6 +219,11 @@ def _failure(digest: str, build: dict[str, Any]) -> str:
         f"image {digest[:12]} was not built: {build['buildStatus']} in {phase}: {words}; "
         f"log: {_log_of(build)}"
     )
+
+
+def _variable(build: dict[str, Any], name: str) -> str | None:
+    variables = build.get("environment", {}).get("environmentVariables", [])
+    return next((each["value"] for each in variables if each["name"] == name), None)
 
 
 def _log_of(build: dict[str, Any]) -> str:

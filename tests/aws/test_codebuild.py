@@ -6,7 +6,7 @@ push one themselves where a real build would.
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import pytest
 from botocore.stub import ANY, Stubber
 from moto.server import ThreadedMotoServer
 
+from configs.digests import digest_of
 from configs.image import CodeBuildConfig, RegistryConfig
 from tasks.backends.codebuild import CodeBuild, archive
 from tasks.backends.image_source import ImageSource
@@ -146,6 +147,13 @@ def test_an_archive_is_the_same_whenever_its_files_were_written(project: Path) -
     assert archive(ImageSource(root=project)) != first
 
 
+def a_build(name: str, status: str, digest: str) -> dict[str, Any]:
+    variables = [{"name": "CONTENT_DIGEST", "value": digest}]
+    machine = {"type": "LINUX_CONTAINER", "image": "i", "computeType": "BUILD_GENERAL1_LARGE"}
+    environment = {**machine, "environmentVariables": variables}
+    return {"id": name, "buildStatus": status, "environment": environment}
+
+
 class Stubbed:
     """A builder whose AWS says what the test queues, in this order."""
 
@@ -177,11 +185,23 @@ class Stubbed:
             ecr.add_response("create_repository", {})
         ecr.add_response("put_lifecycle_policy", {})
 
-    def started(self) -> None:
+    def earlier(self, *statuses: str) -> list[str]:
+        """Builds of this content, and one of another; the ids of the former."""
+        codebuild, ids = self.stubs["codebuild"], [f"ariadne:{n}" for n in range(len(statuses))]
+        asked = {"projectName": "ariadne", "sortOrder": "DESCENDING"}
+        listed = {"ids": [*ids, "ariadne:other"]} if ids else {}
+        codebuild.add_response("list_builds_for_project", listed, asked)
+        if ids:
+            builds = [a_build(*each, self.digest) for each in zip(ids, statuses, strict=True)]
+            builds.append(a_build("ariadne:other", "IN_PROGRESS", "another"))
+            codebuild.add_response("batch_get_builds", {"builds": builds})
+        return ids
+
+    def started(self, earlier: Sequence[str] = ()) -> None:
         self.stubs["s3"].add_response("put_object", {})
         asked = {
             "projectName": "ariadne",
-            "idempotencyToken": self.digest,
+            "idempotencyToken": digest_of([self.digest, sorted(earlier)]),
             "sourceTypeOverride": "S3",
             "sourceLocationOverride": f"maze-source/ariadne/source/{self.digest}.zip",
             "buildspecOverride": "containers/trainer/buildspec.yml",
@@ -215,7 +235,7 @@ def test_a_build_that_ends_otherwise_names_its_phase_its_words_and_its_log(
     project: Path, status: str
 ) -> None:
     aws = Stubbed(project)
-    aws.absent(), aws.repository(is_there=True), aws.started()
+    aws.absent(), aws.repository(is_there=True), aws.earlier(), aws.started()
     aws.ends("IN_PROGRESS"), aws.ends(status, "COMMAND_EXECUTION_ERROR: docker build\nmore")
     aws.absent()
     assert reason(aws.build) == (
@@ -227,14 +247,38 @@ def test_a_build_that_ends_otherwise_names_its_phase_its_words_and_its_log(
 
 def test_a_build_whose_tag_another_one_has_pushed_first_finds_that_image(project: Path) -> None:
     aws = Stubbed(project)
-    aws.absent(), aws.repository(), aws.started(), aws.ends("FAILED", "tag exists"), aws.present()
+    (
+        aws.absent(),
+        aws.repository(),
+        aws.earlier(),
+        aws.started(),
+        aws.ends("FAILED", "tag exists"),
+        aws.present(),
+    )
     assert aws.build().reference.endswith(f"@sha256:{'d' * 64}")
+    aws.all_was_asked()
+
+
+def test_a_build_that_runs_already_is_followed_and_not_doubled(project: Path) -> None:
+    aws = Stubbed(project)
+    aws.absent(), aws.repository(is_there=True), aws.earlier("FAILED", "IN_PROGRESS")
+    aws.ends("SUCCEEDED"), aws.present()
+    assert aws.build().reference.endswith(f"@sha256:{'d' * 64}")
+    aws.all_was_asked()
+
+
+def test_after_a_build_that_failed_another_one_is_asked_for(project: Path) -> None:
+    aws = Stubbed(project)
+    aws.absent(), aws.repository(is_there=True)
+    aws.started(aws.earlier("FAILED", "STOPPED"))
+    aws.ends("SUCCEEDED"), aws.present()
+    assert aws.build().reference
     aws.all_was_asked()
 
 
 def test_a_build_that_takes_too_long_is_stopped(project: Path) -> None:
     aws = Stubbed(project, build_timeout_s=0)
-    aws.absent(), aws.repository(), aws.started(), aws.ends("IN_PROGRESS")
+    aws.absent(), aws.repository(), aws.earlier(), aws.started(), aws.ends("IN_PROGRESS")
     aws.stubs["codebuild"].add_response("stop_build", {}, {"id": BUILD})
     aws.absent()
     assert "was not built: TIMED_OUT in COMPLETED: it says no more" in reason(aws.build)
@@ -244,7 +288,7 @@ def test_a_build_that_takes_too_long_is_stopped(project: Path) -> None:
 @pytest.mark.parametrize("code", ["AccessDeniedException", "ThrottlingException"])
 def test_a_refusal_is_one_line_with_the_next_move(project: Path, code: str) -> None:
     aws = Stubbed(project)
-    aws.absent(), aws.repository()
+    aws.absent(), aws.repository(), aws.earlier()
     aws.stubs["s3"].add_response("put_object", {})
     aws.stubs["codebuild"].add_client_error("start_build", code, "no")
     said = reason(aws.build)
