@@ -135,6 +135,22 @@ def preflight(
 
 
 @app.command()
+def restore(
+    run_id: Annotated[str, typer.Argument(help="name of the run")],
+    profile: Annotated[str, typer.Option(help="whose store it is in")] = "local",
+) -> None:
+    """Bring a run back from the profile's object store, without its checkpoints."""
+    from tasks import archives
+    from tasks.backends.wiring import make_backends
+
+    home = Home.from_environment()
+    store = make_backends(load_config(profile), home).store
+    if store is None:
+        raise ValueError(f"configs/{profile}.toml has no section store: runs are not archived")
+    _out.print(archives.restore(store, run_id, home.runs))
+
+
+@app.command()
 def solve(
     seed: Annotated[int, typer.Option(min=0, help="seed of the maze")] = 123,
     out: Annotated[Path | None, typer.Option(help="the animated picture to write")] = None,
@@ -151,7 +167,7 @@ def main() -> None:
     except operate.Left as left:
         _out.print(str(left))
         sys.exit(_INTERRUPTED)
-    except (ValueError, RuntimeError) as error:
+    except (ValueError, LookupError, RuntimeError) as error:
         if "\n" in str(error):
             raise
         sys.exit(f"ariadne: {error}")

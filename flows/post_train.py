@@ -12,6 +12,7 @@ from prefect.states import Completed, State
 from pydantic import Field
 
 from configs.loader import load_config, profile_names
+from tasks.archives import archive_run
 from tasks.board_keeper import live_page
 from tasks.cancel import release_cancelled
 from tasks.cluster import ray_cluster
@@ -96,6 +97,7 @@ def post_train(
         link_report(context, scores, report)
         version = register(context, decision, hosted)
         report_run(context, trained, scores, decision, hosted, version, tracked)
+        archive_run(context)
     if not decision.promoted:
         return Completed(name=NOT_PROMOTED, message=decision.reason)
     return context.run.run_id
