@@ -21,6 +21,15 @@ def check_panels(
     `missing` is what this profile does not have: a query that needs it has to be accepted and to
     be empty. Returns each such query with its reason.
     """
+    faults, without = look_at_panels(url, since, missing, run=run, step_s=step_s)
+    assert not faults, "\n".join(faults)
+    return without
+
+
+def look_at_panels(
+    url: str, since: float, missing: Collection[Need], *, run: str = ".*", step_s: float = 5
+) -> tuple[list[str], dict[str, str]]:
+    """What is wrong with which query, and as `check_panels` what is rightly without data."""
     faults, without = [], {}
     with Asker(url, since, run=run, step_s=step_s) as asker:
         for asked in [asked for plan in DASHBOARDS for asked in queries(plan)]:
@@ -31,8 +40,7 @@ def check_panels(
                 without[name(asked)] = REASONS[asked.needs]
             if fault:
                 faults.append(f"{name(asked)}: {fault}")
-    assert not faults, "\n".join(faults)
-    return without
+    return faults, without
 
 
 def name(asked: Asked) -> str:
