@@ -20,6 +20,7 @@ from tasks.backends import wiring
 from tasks.backends.environment import EnvironmentBuilder
 from tasks.backends.protocols import Image, ImageBuilder
 from tasks.home import Home, cache_folder
+from tests.aws import fleet
 
 
 @dataclass(frozen=True)
@@ -55,15 +56,15 @@ def smoke_on_kuberay(kubeconfig: Path, shared: Path) -> PostTrainConfig:
     The sizes are this machine's: Kubernetes would give what is asked for, and Ray believes it.
     """
     smoke = load_config("smoke")
-    pod = {"instance_type": "ml.t3.xlarge", "memory_gb": 4, "shared_memory_gb": 1}
+    pod = {"memory_gb": 4, "shared_memory_gb": 1}
     kuberay = {
         "namespace": "ariadne",
         "ray_version": "2.57.0",
         "dashboard_url": "http://127.0.0.1:{port}",
         "stop_timeout_s": 10,
         "api": {"access": "kubeconfig", "kubeconfig": str(kubeconfig)},
-        "head": {**pod, "cpus": 1},
-        "worker": pod,
+        "head": {**pod, "cpus": 1, "instance_type": "ml.t3.large"},
+        "worker": {**pod, "instance_type": "ml.t3.xlarge"},
         "volume": {"mount_path": str(shared)},
     }
     return load_config(
@@ -74,6 +75,7 @@ def smoke_on_kuberay(kubeconfig: Path, shared: Path) -> PostTrainConfig:
             "cluster.backend": "kuberay",
             "cluster.start_timeout_s": 600,
             "cluster.kuberay": kuberay,
+            "cluster.repair": {"hyperpod_cluster": fleet.NAME, "region": fleet.REGION},
         },
     )
 

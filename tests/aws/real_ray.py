@@ -4,6 +4,7 @@ Its "pods" are raylets, processes of their own groups, sized by the manifest. A 
 a pod that was lost: the status says so, and another is started in its place, as KubeRay does.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +28,8 @@ class RealRay:
     home: Home
     """Where the raylets' processes and logs are kept; not that of the control plane."""
     image: Image
+    has_machines: Callable[[], bool] = lambda: True
+    """A pod whose machine is gone is pending until there is another one."""
 
     def __call__(self, cluster: Operated) -> None:
         ray = LocalRay(self.home, Supervisord(self.home))
@@ -39,13 +42,18 @@ class RealRay:
             while True:
                 num_ready = self._num_workers_alive(cluster)
                 cluster.set_ready(port, num_ready)
-                if num_ready < cluster.num_workers:
+                if self._can_mend(cluster, num_ready):
                     self._mend(ray, cluster)
                 while self._num_workers_alive(cluster) == num_ready:
+                    if self._can_mend(cluster, num_ready):
+                        break
                     if cluster.ending.wait(_LOOK_S):
                         return
         finally:
             ray.stop(cluster.name)
+
+    def _can_mend(self, cluster: Operated, num_ready: int) -> bool:
+        return num_ready < cluster.num_workers and self.has_machines()
 
     def _num_workers_alive(self, cluster: Operated) -> int:
         workers = f"ray-{cluster.name}-worker-"

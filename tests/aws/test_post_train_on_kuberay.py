@@ -19,6 +19,7 @@ from tasks.backends.supervisord import Supervisord
 from tasks.home import Home
 from tasks.run_dir import Run, open_run
 from tests.aws.conftest import RBAC
+from tests.aws.fleet import Fleet, running_fleet
 from tests.aws.on_kuberay import image_here, smoke_on_kuberay
 from tests.aws.profiles import claim
 from tests.aws.real_ray import RealRay
@@ -52,6 +53,16 @@ def server(nodes: Home, image: Image) -> Iterator[KubernetesServer]:
         yield running
 
 
+@pytest.fixture
+def fleet(server: KubernetesServer, nodes: Home, image: Image, tmp_path: Path) -> Iterator[Fleet]:
+    """The machines of that Kubernetes, which pods wait for."""
+    cluster = smoke_on_kuberay(Path(server.access(tmp_path)["kubeconfig"]), tmp_path).cluster
+    assert cluster.kuberay
+    with running_fleet(server.store, cluster.kuberay, cluster.num_workers) as fleet:
+        server.operators.operator = RealRay(nodes, image, fleet.has_all)
+        yield fleet
+
+
 def test_a_raycluster_is_a_real_ray_cluster_that_runs_jobs_and_ends(
     server: KubernetesServer, nodes: Home, image: Image, tmp_path: Path
 ) -> None:
@@ -77,10 +88,11 @@ def test_a_raycluster_is_a_real_ray_cluster_that_runs_jobs_and_ends(
 
 
 def test_the_smoke_profile_trains_on_a_raycluster_and_outlives_a_lost_node(
-    server: KubernetesServer, nodes: Home, tmp_path: Path
+    server: KubernetesServer, fleet: Fleet, nodes: Home, tmp_path: Path
 ) -> None:
-    """The whole flow; its node dies after the first checkpoint. Training goes on on the mended
-    RayCluster or on a new one, by what the job saw of it."""
+    """The whole flow; the machine of its node fails after the first checkpoint. The flow waits for
+    HyperPod to replace it, and training goes on on the mended RayCluster or on a new one, by what
+    the job saw of it."""
     home = Home(tmp_path / "shared" / "home")
     home.root.parent.mkdir()
     kubeconfig = Path(server.access(tmp_path)["kubeconfig"])
@@ -99,7 +111,13 @@ def test_the_smoke_profile_trains_on_a_raycluster_and_outlives_a_lost_node(
         markers = "*/checkpoints/global_step_1/COMMITTED.json"
         wait_until(lambda: any(home.runs.glob(markers)) or flow.poll() is not None, timeout_s=480)
         assert flow.poll() is None, log.read_text()[-3000:]
+        (machine,) = fleet.workers()
+        fleet.lose(machine)
         kill(nodes, "--address")
+        waits = f"1 ml.t3.xlarge missing: {machine} has failed"
+        wait_until(lambda: waits in log.read_text() or flow.poll() is not None, timeout_s=300)
+        assert flow.poll() is None, log.read_text()[-3000:]
+        fleet.replace(machine)
         flow.wait(timeout=900)
         assert flow.returncode == 0, log.read_text()[-3000:]
     finally:
