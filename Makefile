@@ -12,7 +12,6 @@ SHELL := /bin/bash
 
 ENVS = $(or $(ARIADNE_CACHE),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/ariadne)/envs
 ARGS ?=
-ON_KUBERAY = tests/aws/test_post_train_on_kuberay.py
 
 # Sets $python to the first Python 3.12 that can make environments. A shim on PATH may exist and
 # not work, so each is tried.
@@ -145,9 +144,8 @@ test:  ## run the tests, or those of ARGS, e.g. make test ARGS=tests/test_servic
 	  HF_HUB_OFFLINE=1 "$$control/bin/python" -m pytest $(ARGS)
 	else
 	  HF_HUB_OFFLINE=1 "$$trainer" -m pytest tests/trainer
-	  # A training on a RayCluster takes a quarter of an hour: make test ARGS=$(ON_KUBERAY)
 	  "$$control/bin/python" -m pytest tests --ignore tests/trainer --ignore tests/chaos \
-	    --ignore $(ON_KUBERAY) --ignore tests/test_board.py
+	    --ignore tests/test_board.py
 	  # On its own: Prefect's test harness, which others use, waits for ever for events of its server.
 	  "$$control/bin/python" -m pytest tests/test_board.py
 	fi
