@@ -8,9 +8,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
-import httpx
 import psutil
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas import State
 
 from tasks.home import Home
 from tests.waiting import wait_until
@@ -68,17 +70,21 @@ def kill(home: Home, word: str) -> int:
 
 
 def run_deployment(home: Home, deployment: str, parameters: dict[str, Any]) -> str:
-    """Start a deployment as the UI does and wait for its end; the name of its last state."""
+    """Start a deployment as the UI does and wait for its end; the name of its last state.
+
+    Prefect's own client asks, since the server answers 503 when its database is busy for a moment.
+    """
     api = json.loads(home.services_file.read_text())["prefect_api_url"]
-    found = httpx.get(f"{api}/deployments/name/{deployment}", timeout=30).raise_for_status().json()
-    body = {"parameters": parameters, "state": {"type": "SCHEDULED"}}
-    url = f"{api}/deployments/{found['id']}/create_flow_run"
-    created = httpx.post(url, json=body, timeout=30).raise_for_status().json()
+    with SyncPrefectClient(api) as prefect:
+        found = prefect.read_deployment_by_name(deployment)
+        created = prefect.create_flow_run_from_deployment(
+            found.id, parameters=parameters, idempotency_key=str(uuid4())
+        )
 
-    def state() -> dict[str, Any]:
-        run = httpx.get(f"{api}/flow_runs/{created['id']}", timeout=30).raise_for_status()
-        return run.json()["state"]
+        def state() -> State:
+            now = prefect.read_flow_run(created.id).state
+            assert now is not None
+            return now
 
-    final = {"COMPLETED", "FAILED", "CRASHED", "CANCELLED"}
-    wait_until(lambda: state()["type"] in final, timeout_s=600)
-    return state()["name"]
+        wait_until(lambda: state().is_final(), timeout_s=600)
+        return state().name or ""

@@ -20,7 +20,7 @@ from tasks.home import Home
 from tests.bench.measures import Measure, heard
 
 IN_TRAINER = ("maze", "checkpoint", "episodes", "rollout")
-IN_CONTROL = ("folders", "chain")
+IN_CONTROL = ("folders", "chain", "choices")
 PARTS = (*IN_TRAINER, *IN_CONTROL)
 _TIMEOUT_S = 3600
 

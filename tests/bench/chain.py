@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import statistics
 import subprocess
 import sys
@@ -15,14 +14,14 @@ from pathlib import Path
 
 import psutil
 
-from configs.jobs import EvaluationSummary, MetricsLine, TrainJob
+from configs.jobs import EvaluationSummary, MetricsLine
 from configs.loader import ROOT
-from flows.operate import trainer_python
 from tasks.backends.leftovers import MARK, marked
 from tasks.home import Home
 from tasks.ports import any_free
 from tasks.run_dir import Run, open_run
 from tasks.services import down
+from tests.bench.bare import ray_head, train_bare
 from tests.bench.measures import Measure
 
 _PHASES = {
@@ -46,7 +45,7 @@ def main() -> None:
         run = open_run(home.runs, found.name)
         steps = run.steps()
         say_chain(run, steps, began_ms, peak)
-        say_against_bare(steps, train_bare(run, Path(folder) / "bare"))
+        say_against_bare(steps, train_weighed(run, Path(folder) / "bare"))
 
 
 def run_chain(home: Home, profile: str, num_steps: int | None) -> float:
@@ -101,52 +100,14 @@ def say_chain(run: Run, steps: list[MetricsLine], began_ms: float, peak_gib: flo
     Measure(part="chain", what="peak memory", value=peak_gib, unit="GiB", target=10).say()
 
 
-def train_bare(run: Run, folder: Path) -> list[MetricsLine]:
+def train_weighed(run: Run, folder: Path) -> list[MetricsLine]:
     """The same training on a plain Ray head, weighed alike, with nobody watching; its steps.
 
     Answers are drawn with seeds of their own, so that both play the very same episodes.
     """
-    python = trainer_python()
     folder.mkdir()
-    (folder / "attempts").mkdir()
-    job = TrainJob(
-        run_id="bare",
-        attempt=1,
-        config=run.config,
-        base_digest=run.file.base_digest,
-        checkpoints=folder / "checkpoints",
-        adapters=folder / "adapters",
-        metrics=folder / "metrics.jsonl",
-        attempts=folder / "attempts",
-        scratch=folder / "scratch",
-    )
-    file = job.write(folder / "job.json")
-    with ray_head(python, folder) as address:
-        own = {"RAY_ADDRESS": address, "PYTHONPATH": str(ROOT), MARK: str(folder)}
-        command = [python, "-m", "containers.trainer.train_main", str(file)]
-        with weigh(folder):
-            subprocess.run(command, env=os.environ | own, cwd=ROOT, stdout=sys.stderr, check=True)
-    lines = job.metrics.read_text().splitlines()
-    return [MetricsLine.model_validate_json(line) for line in lines]
-
-
-@contextmanager
-def ray_head(python: str, folder: Path) -> Generator[str]:
-    """A Ray head with room for one training process, gone on the way out."""
-    port = any_free()
-    command = [
-        *(python, "-m", "ray.scripts.scripts", "start", "--head", "--block"),
-        *("--node-ip-address", "127.0.0.2", "--port", str(port), "--num-cpus", "4"),
-        *("--num-gpus", "1", "--include-dashboard", "false", "--disable-usage-stats"),
-        *("--temp-dir", tempfile.mkdtemp(prefix="ray-", dir="/tmp")),
-    ]
-    with (folder / "ray.log").open("w") as log:
-        head = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
-    try:
-        yield f"127.0.0.2:{port}"
-    finally:
-        os.killpg(head.pid, signal.SIGTERM)
-        head.wait(timeout=60)
+    with ray_head(folder, {MARK: str(folder)}) as environment, weigh(folder):
+        return train_bare(run.config, folder / "job", environment)
 
 
 def say_against_bare(chain: list[MetricsLine], bare: list[MetricsLine]) -> None:

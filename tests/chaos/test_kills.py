@@ -12,6 +12,8 @@ from collections.abc import Callable
 import httpx
 import psutil
 import pytest
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.states import Cancelling
 
 from tasks import services
 from tasks.backends.supervisord import Supervisord
@@ -200,12 +202,12 @@ def test_old_attempt_wakes_up(begin: Begin, undisturbed: Facts, report: Report) 
 def test_cancelled_and_started_again(begin: Begin, undisturbed: Facts, report: Report) -> None:
     trial = begin()
     trial.wait_for_step(2)
-    url = trial.api("prefect_api_url")
-    runs = httpx.post(f"{url}/flow_runs/filter", json={"sort": "START_TIME_DESC"}, timeout=30)
-    (running,) = [run["id"] for run in runs.json() if run["state_type"] == "RUNNING"]
-    state = {"state": {"type": "CANCELLING"}}
-    began = time.monotonic()
-    trial.strike(lambda: httpx.post(f"{url}/flow_runs/{running}/set_state", json=state, timeout=30))
+    with SyncPrefectClient(trial.api("prefect_api_url")) as prefect:
+        (running,) = [
+            run.id for run in prefect.read_flow_runs() if run.state and run.state.is_running()
+        ]
+        began = time.monotonic()
+        trial.strike(lambda: prefect.set_flow_run_state(running, Cancelling()))
     assert trial.flow.wait(120) != 0
     assert not find(trial.home, TRAINER)
     assert time.monotonic() - began < 60
