@@ -15,6 +15,7 @@ from tasks import services
 from tasks.backends.kuberay import KubeRay
 from tasks.backends.protocols import Image
 from tasks.backends.ray_jobs import RayJobs
+from tasks.backends.ray_nodes import count_nodes
 from tasks.backends.supervisord import Supervisord
 from tasks.home import Home
 from tasks.run_dir import Run, open_run
@@ -64,7 +65,7 @@ def fleet(server: KubernetesServer, nodes: Home, image: Image, tmp_path: Path) -
 
 
 def test_a_raycluster_is_a_real_ray_cluster_that_runs_jobs_and_ends(
-    server: KubernetesServer, nodes: Home, image: Image, tmp_path: Path
+    server: KubernetesServer, fleet: Fleet, nodes: Home, image: Image, tmp_path: Path
 ) -> None:
     config = smoke_on_kuberay(Path(server.access(tmp_path)["kubeconfig"]), tmp_path).cluster
     backend = KubeRay(config)
@@ -75,8 +76,12 @@ def test_a_raycluster_is_a_real_ray_cluster_that_runs_jobs_and_ends(
     jobs.submit_or_adopt("asks", [image.python, "-c", program], {"PYTHONPATH": image.app})
     wait_until(lambda: jobs.status("asks") in ("succeeded", "failed"), timeout_s=120)
     assert "CPUs: 4.0" in jobs.logs("asks"), "one worker with the CPUs of the manifest"
+    (machine,) = fleet.workers()
+    fleet.lose(machine)
     kill(nodes, "--address")
     wait_until(lambda: backend.find("smoke", config, image) is None, timeout_s=60)
+    wait_until(lambda: count_nodes(cluster.dashboard_url) == 1, timeout_s=120)
+    fleet.replace(machine)
     assert backend.start("smoke", config, image) == cluster, "KubeRay mends it"
     assert len(server.made("create", "rayclusters")) == 1
     backend.stop("smoke")
