@@ -17,7 +17,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
-from configs.jobs import AdapterManifest, EvaluateJob, EvaluationSummary
+from configs.jobs import AdapterManifest, EvaluateJob, EvaluationSummary, MetricsLine
 from configs.loader import ROOT
 from configs.schema import PostTrainConfig
 from flows.operate import trainer_python
@@ -46,8 +46,9 @@ def main() -> None:
         name = f"seed {config.train.seed}"
         draw(axes[0], solved_by_step(folder, config, every), name)
         for panel, key in zip(axes[1:], _PANELS.values(), strict=True):
-            lines = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
-            draw(panel, {line["step"]: line["metrics"][key] for line in lines}, name)
+            text = (folder / "metrics.jsonl").read_text()
+            lines = map(MetricsLine.model_validate_json, text.splitlines())
+            draw(panel, {line.step: line.values[key] for line in lines}, name)
     for panel, title in zip(axes, ("mazes solved, of the fixed ones", *_PANELS), strict=True):
         panel.set(title=title, xlabel="step")
         panel.grid(alpha=0.3)
