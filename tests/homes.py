@@ -1,11 +1,12 @@
 """A home with real services: commands on it, and the processes that belong to it."""
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -60,6 +61,18 @@ def find(home: Home, word: str) -> list[psutil.Process]:
         for process, words in ours(home)
         if word in words and "python" in words[0] and "leash" not in " ".join(words)
     ]
+
+
+def flow_processes(home: Home) -> list[psutil.Process]:
+    """What runs flows of this home, by the variable that tells a process which run it is."""
+    return [p for p, _ in ours(home) if "PREFECT__FLOW_RUN_ID" in p.info["environ"]]
+
+
+def kill_all(processes: Iterable[psutil.Process]) -> None:
+    """SIGKILL to each; one that has died with another is what was wanted."""
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
 
 
 def kill(home: Home, word: str) -> int:

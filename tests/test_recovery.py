@@ -3,16 +3,18 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
-import psutil
 import pytest
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas import FlowRun
+from prefect.client.schemas.objects import StateType
+from prefect.states import Cancelling
 
 from tasks.backends.supervisord import Supervisord
 from tasks.home import Home
 from tasks.run_dir import open_run
-from tests.homes import find, ours, start
+from tests.homes import find, flow_processes, kill_all, start
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.pipeline
@@ -31,23 +33,16 @@ def api(home: Home, service: str) -> str:
     return json.loads(home.services_file.read_text())[service]
 
 
-def flow_runs(home: Home) -> list[dict[str, Any]]:
-    """The newest first."""
-    url = api(home, "prefect_api_url") + "/flow_runs/filter"
-    runs = httpx.post(url, json={"sort": "START_TIME_DESC"}, timeout=30).json()
-    return [run for run in runs if run["start_time"]]
+def flow_runs(home: Home) -> list[FlowRun]:
+    """Those that have begun."""
+    with SyncPrefectClient(api(home, "prefect_api_url")) as prefect:
+        return [run for run in prefect.read_flow_runs() if run.start_time]
 
 
-def states(home: Home, run_id: str) -> list[tuple[str, str]]:
+def states(home: Home, run: FlowRun) -> list[tuple[str | None, str | None]]:
     """What a flow run went through, with the reasons."""
-    url = api(home, "prefect_api_url") + "/flow_run_states/"
-    found = httpx.get(url, params={"flow_run_id": run_id}, timeout=30).json()
-    return [(state["name"], state["message"]) for state in found]
-
-
-def flow_processes(home: Home) -> list[psutil.Process]:
-    """The processes of running flows, by the variable that tells them which run they are."""
-    return [p for p, _ in ours(home) if "PREFECT__FLOW_RUN_ID" in p.environ()]
+    with SyncPrefectClient(api(home, "prefect_api_url")) as prefect:
+        return [(state.name, state.message) for state in prefect.read_flow_run_states(run.id)]
 
 
 def test_a_flow_whose_process_is_killed_goes_on_as_the_same_run(home: Home, tmp_path: Path) -> None:
@@ -55,13 +50,12 @@ def test_a_flow_whose_process_is_killed_goes_on_as_the_same_run(home: Home, tmp_
     markers = "*/checkpoints/global_step_1/COMMITTED.json"
     wait_until(lambda: any(home.runs.glob(markers)) or running.poll() is not None, timeout_s=480)
     trainers = {process.pid for process in find(home, "containers.trainer.train_main")}
-    for process in flow_processes(home):
-        process.kill()
+    kill_all(flow_processes(home))
     running.wait(timeout=600)
     assert running.returncode == 0, (tmp_path / "log").read_text()[-3000:]
 
     (run,) = flow_runs(home)
-    assert (run["state_type"], run["run_count"]) == ("COMPLETED", 2), states(home, run["id"])
+    assert (run.state_type, run.run_count) == (StateType.COMPLETED, 2), states(home, run)
     (folder,) = home.runs.iterdir()
     attempts = sorted((folder / "attempts").glob("*.json"))
     assert len(attempts) == 1 and trainers, "the training job went on and was adopted"
@@ -77,9 +71,9 @@ def test_a_cancelled_flow_frees_its_cluster_and_keeps_what_it_has(
         lambda: bool(find(home, "containers.trainer.train_main")) or running.poll() is not None,
         timeout_s=240,
     )
-    (run_id,) = {run["id"] for run in flow_runs(home) if run["state_type"] == "RUNNING"}
-    url = f"{api(home, 'prefect_api_url')}/flow_runs/{run_id}/set_state"
-    httpx.post(url, json={"state": {"type": "CANCELLING"}}, timeout=30).raise_for_status()
+    with SyncPrefectClient(api(home, "prefect_api_url")) as prefect:
+        (run_id,) = [run.id for run in flow_runs(home) if run.state and run.state.is_running()]
+        prefect.set_flow_run_state(run_id, Cancelling())
 
     def is_freed() -> bool:
         gone = not find(home, "containers.trainer.train_main") and not flow_processes(home)

@@ -19,7 +19,7 @@ from tasks import services
 from tasks.backends.supervisord import Supervisord
 from tests.chaos.conftest import Begin
 from tests.chaos.trial import TRAINER, Facts, Row, Trial
-from tests.homes import find, ours
+from tests.homes import find, flow_processes, kill_all, ours
 
 Report = Callable[[Row], None]
 
@@ -68,7 +68,7 @@ def test_inference_server_in_rollout(begin: Begin, undisturbed: Facts, report: R
         p for p, words in ours(trial.home) if any("skyrl" in w and "server" in w for w in words)
     ]
     assert servers
-    trial.strike(lambda: [server.kill() for server in servers])
+    trial.strike(lambda: kill_all(servers))
     ends_undisturbed(trial, undisturbed, report, "inference server killed in rollout")
 
 
@@ -98,7 +98,7 @@ def test_prefect_worker(begin: Begin, undisturbed: Facts, report: Report) -> Non
 def test_flow_process(begin: Begin, undisturbed: Facts, report: Report) -> None:
     trial = begin()
     trial.wait_for_step(2)
-    trial.strike(lambda: [process.kill() for process in trial.flow_processes()])
+    trial.strike(lambda: kill_all(flow_processes(trial.home)))
     ends_undisturbed(trial, undisturbed, report, "flow process killed")
 
 
@@ -107,8 +107,7 @@ def test_flow_and_driver(begin: Begin, undisturbed: Facts, report: Report) -> No
     trial.wait_for_step(2)
 
     def both() -> None:
-        for process in trial.flow_processes():
-            process.kill()
+        kill_all(flow_processes(trial.home))
         trial.kill(TRAINER)
 
     trial.strike(both)
@@ -140,8 +139,7 @@ def test_whole_machine(begin: Begin, undisturbed: Facts, report: Report) -> None
 
     def power_cut() -> None:
         trial.flow.kill()
-        for process in [p for p, _ in ours(trial.home)]:
-            process.kill()
+        kill_all([process for process, _ in ours(trial.home)])
 
     trial.strike(power_cut)
     trial.flow.wait()

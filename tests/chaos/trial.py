@@ -20,7 +20,7 @@ from tasks.attempts import all_attempts
 from tasks.backends.supervisord import Supervisord
 from tasks.home import Home
 from tasks.run_dir import Run, open_run
-from tests.homes import ROOT, find, ours, start
+from tests.homes import ROOT, find, flow_processes, kill_all, start
 from tests.waiting import wait_until
 
 TRAINER = "containers.trainer.train_main"
@@ -134,19 +134,14 @@ class Trial:
         """SIGKILL to the processes of this home with this word in their command line."""
         found = find(self.home, word)
         assert found, f"no process {word}"
-        for process in found:
-            process.kill()
+        kill_all(found)
 
     def kill_program(self, name: str) -> None:
         """SIGKILL to a kept program and all it started, as when its machine dies."""
         (state,) = [each for each in Supervisord(self.home).states() if each.name == name]
         assert state.pid
         process = psutil.Process(state.pid)
-        for each in [process, *process.children(recursive=True)]:
-            each.kill()
-
-    def flow_processes(self) -> list[psutil.Process]:
-        return [p for p, _ in ours(self.home) if "PREFECT__FLOW_RUN_ID" in p.environ()]
+        kill_all([process, *process.children(recursive=True)])
 
     def end(self, timeout_s: float = _TIMEOUT_S) -> int:
         """Wait for the end of the flow, noting when training has caught up."""
@@ -156,7 +151,9 @@ class Trial:
             self.note_progress()
             time.sleep(0.2)
         self.note_progress()
-        wait_until(lambda: not self.flow_processes())  # its last breath comes after its last state
+        wait_until(
+            lambda: not flow_processes(self.home)
+        )  # its last breath comes after its last state
         return self.flow.returncode
 
     def note_progress(self) -> None:
@@ -184,7 +181,7 @@ class Trial:
             leftovers=(
                 *(name for name in programs if name.startswith("ray-")),
                 *(" ".join(process.cmdline()) for process in find(self.home, TRAINER)),
-                *(str(process.pid) for process in self.flow_processes()),
+                *(str(process.pid) for process in flow_processes(self.home)),
             ),
             num_open_attempts=sum(a.ended is None for a in all_attempts(run.attempts)),
         )
