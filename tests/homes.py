@@ -14,6 +14,7 @@ from uuid import uuid4
 import psutil
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas import State
+from prefect.states import Cancelling
 
 from tasks.home import Home
 from tests.waiting import wait_until
@@ -82,13 +83,26 @@ def kill(home: Home, word: str) -> int:
     return process.pid
 
 
-def run_deployment(home: Home, deployment: str, parameters: dict[str, Any]) -> str:
-    """Start a deployment as the UI does and wait for its end; the name of its last state.
+def address(home: Home, service: str) -> str:
+    """Where a service of this home answers, by its name in the services file."""
+    return json.loads(home.services_file.read_text())[service]
 
-    Prefect's own client asks, since the server answers 503 when its database is busy for a moment.
-    """
-    api = json.loads(home.services_file.read_text())["prefect_api_url"]
-    with SyncPrefectClient(api) as prefect:
+
+def prefect_of(home: Home) -> SyncPrefectClient:
+    """Prefect's own client: it asks again when the server's database is busy and answers 503."""
+    return SyncPrefectClient(address(home, "prefect_api_url"))
+
+
+def cancel_running(home: Home) -> None:
+    """Cancel the one flow run that runs, as the UI does."""
+    with prefect_of(home) as prefect:
+        (run,) = [run for run in prefect.read_flow_runs() if run.state and run.state.is_running()]
+        prefect.set_flow_run_state(run.id, Cancelling())
+
+
+def run_deployment(home: Home, deployment: str, parameters: dict[str, Any]) -> str:
+    """Start a deployment as the UI does and wait for its end; the name of its last state."""
+    with prefect_of(home) as prefect:
         found = prefect.read_deployment_by_name(deployment)
         created = prefect.create_flow_run_from_deployment(
             found.id, parameters=parameters, idempotency_key=str(uuid4())

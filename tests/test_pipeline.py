@@ -16,7 +16,7 @@ from configs.jobs import EvaluationSummary
 from tasks.metrics.services import MetricsServices
 from tasks.records import GateRecord
 from tests.chains import Chain
-from tests.homes import ariadne, ours
+from tests.homes import address, ariadne, ours
 from tests.panels import check_panels, look_at_panels
 from tests.waiting import wait_until
 
@@ -68,7 +68,7 @@ def test_the_evaluation_of_the_adapter_has_its_page(chain: Chain) -> None:
 
 
 def test_mlflow_has_one_run_with_one_point_for_each_step(chain: Chain) -> None:
-    base = json.loads(chain.home.services_file.read_text())["mlflow_url"] + "/api/2.0/mlflow"
+    base = address(chain.home, "mlflow_url") + "/api/2.0/mlflow"
     found = httpx.post(f"{base}/runs/search", json={"experiment_ids": ["1"]}, timeout=30).json()[
         "runs"
     ]

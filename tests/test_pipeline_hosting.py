@@ -5,7 +5,6 @@ It goes on from where test_pipeline.py has left the chain, and changes what is h
 
 import json
 import re
-import signal
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,7 +18,7 @@ from configs.serving import DoorStatus
 from flows.operate import trainer_python
 from tasks.attempts import all_attempts
 from tests.chains import Chain
-from tests.homes import ours, run_deployment
+from tests.homes import kill_all, ours, run_deployment
 from tests.load.asking import DIGEST_HEADER, ask, question, steady_load
 from tests.waiting import wait_until
 
@@ -84,8 +83,7 @@ def test_a_server_killed_under_load_fails_no_request_and_comes_back_proven(chain
     assert len(servers) == 2
     with steady_load(url_of(chain), ("base", ALIAS), num_clients=4) as load:
         wait_until(lambda: len(load.answers) > 8)
-        for process in [servers[0], *servers[0].children(recursive=True)]:
-            process.send_signal(signal.SIGKILL)
+        kill_all([servers[0], *servers[0].children(recursive=True)])
         wait_until(lambda: not is_proven(chain))
         wait_until(lambda: is_proven(chain), timeout_s=180)
     assert not load.failures

@@ -6,15 +6,13 @@ from pathlib import Path
 
 import httpx
 import pytest
-from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas import FlowRun
 from prefect.client.schemas.objects import StateType
-from prefect.states import Cancelling
 
 from tasks.backends.supervisord import Supervisord
 from tasks.home import Home
 from tasks.run_dir import open_run
-from tests.homes import find, flow_processes, kill_all, start
+from tests.homes import address, cancel_running, find, flow_processes, kill_all, prefect_of, start
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.pipeline
@@ -29,19 +27,15 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
         Supervisord(home).shutdown()
 
 
-def api(home: Home, service: str) -> str:
-    return json.loads(home.services_file.read_text())[service]
-
-
 def flow_runs(home: Home) -> list[FlowRun]:
     """Those that have begun."""
-    with SyncPrefectClient(api(home, "prefect_api_url")) as prefect:
+    with prefect_of(home) as prefect:
         return [run for run in prefect.read_flow_runs() if run.start_time]
 
 
 def states(home: Home, run: FlowRun) -> list[tuple[str | None, str | None]]:
     """What a flow run went through, with the reasons."""
-    with SyncPrefectClient(api(home, "prefect_api_url")) as prefect:
+    with prefect_of(home) as prefect:
         return [(state.name, state.message) for state in prefect.read_flow_run_states(run.id)]
 
 
@@ -71,9 +65,7 @@ def test_a_cancelled_flow_frees_its_cluster_and_keeps_what_it_has(
         lambda: bool(find(home, "containers.trainer.train_main")) or running.poll() is not None,
         timeout_s=240,
     )
-    with SyncPrefectClient(api(home, "prefect_api_url")) as prefect:
-        (run_id,) = [run.id for run in flow_runs(home) if run.state and run.state.is_running()]
-        prefect.set_flow_run_state(run_id, Cancelling())
+    cancel_running(home)
 
     def is_freed() -> bool:
         gone = not find(home, "containers.trainer.train_main") and not flow_processes(home)
@@ -86,7 +78,7 @@ def test_a_cancelled_flow_frees_its_cluster_and_keeps_what_it_has(
     (folder,) = [f for f in home.runs.iterdir() if '"seed": 2' in (f / "run.json").read_text()]
     attempt = json.loads((folder / "attempts" / "1.json").read_text())
     assert attempt["cause"] == "cancelled by a person"
-    base = api(home, "mlflow_url") + "/api/2.0/mlflow"
+    base = address(home, "mlflow_url") + "/api/2.0/mlflow"
     found = httpx.post(f"{base}/runs/search", json={"experiment_ids": ["1"]}, timeout=30).json()
     statuses = {run["info"]["run_name"]: run["info"]["status"] for run in found["runs"]}
     assert statuses[folder.name] == "KILLED"

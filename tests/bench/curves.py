@@ -6,7 +6,6 @@ Every EVERY-th adapter of each finished run (default 2) plays the fixed mazes, g
 `evaluate` has them played. Reads runs; what it plays goes to a folder of its own.
 """
 
-import json
 import os
 import subprocess
 import sys
@@ -17,11 +16,12 @@ from typing import Any
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
-from configs.jobs import AdapterManifest, EvaluateJob, EvaluationSummary, MetricsLine
+from configs.jobs import EvaluateJob, EvaluationSummary
 from configs.loader import ROOT
 from configs.schema import PostTrainConfig
 from flows.operate import trainer_python
 from tasks.home import Home
+from tasks.run_dir import Run, open_run
 
 _PANELS = {
     "success of the batch": "environment/success",
@@ -35,19 +35,15 @@ _PLAY_TIMEOUT_S = 600
 def main() -> None:
     picture = Path(sys.argv[1])
     every = int(sys.argv[2]) if len(sys.argv) > 2 else 2
-    folders = sorted(Home.from_environment().runs.glob("*/records/evaluate.json"))
-    if not folders:
+    runs = Home.from_environment().runs
+    evaluated = sorted(found.parents[1] for found in runs.glob("*/records/evaluate.json"))
+    if not evaluated:
         sys.exit("no run has been evaluated yet: `make run` makes one")
     figure, axes = plt.subplots(1, 1 + len(_PANELS), figsize=(17, 3), layout="constrained")
-    for folder in (found.parents[1] for found in folders):
-        config = PostTrainConfig.model_validate(
-            json.loads((folder / "run.json").read_text())["config"]
-        )
-        name = f"seed {config.train.seed}"
-        draw(axes[0], solved_by_step(folder, config, every), name)
+    for run in (open_run(runs, folder.name) for folder in evaluated):
+        name, lines = f"seed {run.config.train.seed}", run.steps()
+        draw(axes[0], solved_by_step(run, every), name)
         for panel, key in zip(axes[1:], _PANELS.values(), strict=True):
-            text = (folder / "metrics.jsonl").read_text()
-            lines = map(MetricsLine.model_validate_json, text.splitlines())
             draw(panel, {line.step: line.values[key] for line in lines}, name)
     for panel, title in zip(axes, ("mazes solved, of the fixed ones", *_PANELS), strict=True):
         panel.set(title=title, xlabel="step")
@@ -60,14 +56,11 @@ def draw(panel: Axes, points: dict[int, float], name: str) -> None:
     panel.plot(list(points), list(points.values()), marker=".", label=name)
 
 
-def solved_by_step(folder: Path, config: PostTrainConfig, every: int) -> dict[int, float]:
+def solved_by_step(run: Run, every: int) -> dict[int, float]:
     """Step to mazes solved; step 0 is the base."""
-    found: dict[int, Path | None] = {0: None}
-    for path in (folder / "adapters").glob("step_*/manifest.json"):
-        manifest = AdapterManifest.model_validate_json(path.read_text())
-        if manifest.step % every == 0:
-            found[manifest.step] = path.parent
-    return {step: play(config, found[step]) for step in sorted(found)}
+    steps = [step for step in run.adapter_steps() if step % every == 0]
+    solved = {step: play(run.config, run.adapter(step)) for step in steps}
+    return {0: play(run.config, None), **solved}
 
 
 def play(config: PostTrainConfig, adapter: Path | None) -> int:

@@ -12,14 +12,12 @@ from collections.abc import Callable
 import httpx
 import psutil
 import pytest
-from prefect.client.orchestration import SyncPrefectClient
-from prefect.states import Cancelling
 
 from tasks import services
 from tasks.backends.supervisord import Supervisord
 from tests.chaos.conftest import Begin
 from tests.chaos.trial import TRAINER, Facts, Row, Trial
-from tests.homes import find, flow_processes, kill_all, ours
+from tests.homes import address, cancel_running, find, flow_processes, kill_all, ours
 
 Report = Callable[[Row], None]
 
@@ -127,7 +125,7 @@ def test_tracker_away(begin: Begin, undisturbed: Facts, report: Report) -> None:
     trial.strike(lambda: Supervisord(trial.home).stop("mlflow"))
     trial.wait_for_step(3)
     with pytest.raises(httpx.HTTPError):
-        httpx.get(f"{trial.api('mlflow_url')}/health", timeout=5)
+        httpx.get(f"{address(trial.home, 'mlflow_url')}/health", timeout=5)
     services.up(trial.home)
     ends_undisturbed(trial, undisturbed, report, "MLflow away for two steps")
 
@@ -200,12 +198,8 @@ def test_old_attempt_wakes_up(begin: Begin, undisturbed: Facts, report: Report) 
 def test_cancelled_and_started_again(begin: Begin, undisturbed: Facts, report: Report) -> None:
     trial = begin()
     trial.wait_for_step(2)
-    with SyncPrefectClient(trial.api("prefect_api_url")) as prefect:
-        (running,) = [
-            run.id for run in prefect.read_flow_runs() if run.state and run.state.is_running()
-        ]
-        began = time.monotonic()
-        trial.strike(lambda: prefect.set_flow_run_state(running, Cancelling()))
+    began = time.monotonic()
+    trial.strike(lambda: cancel_running(trial.home))
     assert trial.flow.wait(120) != 0
     assert not find(trial.home, TRAINER)
     assert time.monotonic() - began < 60

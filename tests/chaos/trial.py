@@ -20,7 +20,7 @@ from tasks.attempts import all_attempts
 from tasks.backends.supervisord import Supervisord
 from tasks.home import Home
 from tasks.run_dir import Run, open_run
-from tests.homes import ROOT, find, flow_processes, kill_all, start
+from tests.homes import ROOT, address, find, flow_processes, kill_all, start
 from tests.waiting import wait_until
 
 TRAINER = "containers.trainer.train_main"
@@ -151,9 +151,8 @@ class Trial:
             self.note_progress()
             time.sleep(0.2)
         self.note_progress()
-        wait_until(
-            lambda: not flow_processes(self.home)
-        )  # its last breath comes after its last state
+        # Its last breath comes after its last state.
+        wait_until(lambda: not flow_processes(self.home))
         return self.flow.returncode
 
     def note_progress(self) -> None:
@@ -201,13 +200,10 @@ class Trial:
 
     def history(self, metric: str) -> list[dict[str, Any]]:
         run_id = self.tracked()["info"]["run_id"]
-        url = f"{self.api('mlflow_url')}/api/2.0/mlflow/metrics/get-history"
+        url = f"{address(self.home, 'mlflow_url')}/api/2.0/mlflow/metrics/get-history"
         answer = httpx.get(url, params={"run_id": run_id, "metric_key": metric}, timeout=30)
         return answer.json().get("metrics", [])
 
-    def api(self, service: str) -> str:
-        return json.loads(self.home.services_file.read_text())[service]
-
     def _mlflow(self, call: str, body: dict[str, Any]) -> dict[str, Any]:
-        url = f"{self.api('mlflow_url')}/api/2.0/mlflow/{call}"
+        url = f"{address(self.home, 'mlflow_url')}/api/2.0/mlflow/{call}"
         return httpx.post(url, json=body, timeout=30).json()
