@@ -8,13 +8,16 @@ from typing import Literal, Self
 
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
-from configs.hosting import ServingPodConfig
+from configs.hosting import RayServeConfig, ServingPodConfig
 from configs.image import ImageConfig
 from configs.kuberay import KubeRayConfig, ServiceName
 from configs.preflight import PreflightConfig
 from configs.repair import RepairConfig
 from configs.section import Section
 from configs.store import StoreConfig
+
+_MAX_RAY_SERVICE = 38
+"""KubeRay names services after a RayService, whose own name has a digest behind it."""
 
 
 class ModelConfig(Section):
@@ -167,11 +170,14 @@ class GateConfig(Section):
 
 
 class HostConfig(Section):
-    backend: Literal["vllm_server", "vllm_deployment"] = "vllm_server"
+    backend: Literal["vllm_server", "vllm_deployment", "ray_service"] = "vllm_server"
     """`vllm_server`: processes of this machine. `vllm_deployment`: a pod on the Kubernetes of
-    cluster.kuberay, as the section pod says."""
+    cluster.kuberay, as the section pod says. `ray_service`: Ray Serve LLM there, as pod and ray
+    say."""
     pod: ServingPodConfig | None = None
-    """With vllm_deployment, and only with it."""
+    """With vllm_deployment and ray_service, and only with them."""
+    ray: RayServeConfig | None = None
+    """With ray_service, and only with it."""
     port: int = Field(8100, ge=0, le=65535)
     """Port of the endpoint, on 127.0.0.1 or of the Service; 0 takes a free one and keeps it."""
     adapter_name: str = Field("maze-solver", pattern=r"^[a-z0-9][a-z0-9.-]{0,62}$")
@@ -214,12 +220,7 @@ class PostTrainConfig(Section):
     @model_validator(mode="after")
     def _check(self) -> Self:
         """A cluster that costs money is asked for only if training fits into it."""
-        if (self.host.backend == "vllm_deployment") != (self.host.pod is not None):
-            raise ValueError("the section host.pod and backend = 'vllm_deployment' belong together")
-        if self.host.pod and not self.cluster.kuberay:
-            raise ValueError("host.backend = 'vllm_deployment' needs the section cluster.kuberay")
-        if self.host.pod and not 1024 <= self.host.port <= 65535 - self.host.num_replicas:
-            raise ValueError("host.port of a pod is from 1024 on, with room for its servers above")
+        self._check_host()
         if self.cluster.backend != "kuberay":
             return self
         num_gpus = self.cluster.num_workers * self.cluster.gpus_per_worker
@@ -236,3 +237,18 @@ class PostTrainConfig(Section):
                 "letter or digit"
             ) from None
         return self
+
+    def _check_host(self) -> None:
+        host, is_local = self.host, self.host.backend == "vllm_server"
+        if is_local == (host.pod is not None):
+            raise ValueError("the section host.pod and a backend on Kubernetes belong together")
+        if (host.backend == "ray_service") != (host.ray is not None):
+            raise ValueError("the section host.ray and backend = 'ray_service' belong together")
+        if host.pod and not self.cluster.kuberay:
+            raise ValueError(f"host.backend = {host.backend!r} needs the section cluster.kuberay")
+        if host.pod and host.port < 1024:
+            raise ValueError("host.port of a pod is from 1024 on")
+        if host.ray and not (self.store and self.store.url.startswith("s3://")):
+            raise ValueError("Ray Serve reads adapters from S3: give store.url = 's3://...'")
+        if host.ray and host.pod and len(host.pod.service) > _MAX_RAY_SERVICE:
+            raise ValueError(f"host.pod.service of a RayService has {_MAX_RAY_SERVICE} letters")

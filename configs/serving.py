@@ -39,6 +39,16 @@ class Probe(ServingFact):
     base_replies: tuple[str, ...]
 
 
+class RayApp(ServingFact):
+    """A model server that is an application of Ray Serve LLM."""
+
+    name: str
+    url: str
+    """Where it answers."""
+    dashboard: str
+    """Of its Ray cluster, which tells what processes the application consists of."""
+
+
 class Serving(ServingFact):
     """serving.json."""
 
@@ -50,9 +60,9 @@ class Serving(ServingFact):
     previous: ServedAdapter | None
     """Kept loaded, so that going back takes seconds."""
     probes: tuple[Probe, ...] = Field(min_length=1)
-    replicas: tuple[Path, ...] = Field(min_length=1)
-    """Sockets of the model servers. They load any adapter for whoever reaches them, so they have
-    no port: a socket is reached by its owner only."""
+    replicas: tuple[Path | RayApp, ...] = Field(min_length=1)
+    """The model servers: sockets, or applications of Ray. vLLM's own server loads any adapter for
+    whoever reaches it, so it has no port: a socket is reached by its owner only."""
     mazes: MazeConfig
     max_action_tokens: int
 

@@ -68,6 +68,7 @@ def host_adapter(
             promotion=promotion,
         )
         hosted = remember(context.home, hosted)
+        context.backends.models.settle(decision.adapter_digest)
         record = HostRecord(
             inputs=digest_of(_model(context, image, decision)),
             endpoint=endpoint,
@@ -103,7 +104,7 @@ def put_back(home: Home) -> str | None:
             return None
         digest = served[-1].adapter_digest
         config = open_run(home.runs, served[-1].run_id).config
-        return digest if make_backends(config, home).models.put_back(digest) else None
+        return digest if make_backends(config, home).models.settle(digest) else None
 
 
 def solve_job_file(home: Home) -> Path:

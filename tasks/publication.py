@@ -17,6 +17,8 @@ from configs.jobs import AdapterManifest
 from tasks.adapters import read_intact
 from tasks.backends.protocols import ObjectStore
 
+FOLDER = "adapters"
+"""Below the store's root. Ray Serve reads adapters from here, by their digest."""
 _MANIFEST = "manifest.json"
 _NOTICE = "retired.json"
 _DAY_S = 86_400
@@ -43,7 +45,7 @@ def publish(store: ObjectStore, adapter: Path) -> str:
 
 def published(store: ObjectStore) -> list[str]:
     """Digests of the adapters that are there as a whole."""
-    keys = store.keys("adapters/")
+    keys = store.keys(f"{FOLDER}/")
     return [key.split("/")[1] for key in keys if key.endswith(f"/{_MANIFEST}")]
 
 
@@ -93,4 +95,4 @@ def retire(
 
 
 def _place(digest: str) -> str:
-    return f"adapters/{digest}/"
+    return f"{FOLDER}/{digest}/"

@@ -209,7 +209,10 @@ class FakeModels:
         assert endpoint is not None
         return endpoint
 
-    def put_back(self, champion_digest: str) -> bool:
+    def plan(self, model: HostedModel) -> tuple[Planned, ...]:
+        return ()
+
+    def settle(self, champion_digest: str) -> bool:
         earlier = [wish for wish in self.wishes if wish.champion.digest == champion_digest]
         if not earlier or self._serves == earlier[-1]:
             return False

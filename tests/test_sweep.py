@@ -134,7 +134,7 @@ def test_a_replacement_that_was_never_seen_through_is_undone(
     models: Any = context.backends.models
     monkeypatch.setattr(host, "make_backends", lambda *_: context.backends)
     asked: list[str] = []
-    monkeypatch.setattr(models, "put_back", lambda digest: asked.append(digest) or True)
+    monkeypatch.setattr(models, "settle", lambda digest: asked.append(digest) or True)
     assert swept(sweep_hosting, context) == [] and not asked  # nothing was ever hosted
     hosted_before(context)
     with hosting(context.home):

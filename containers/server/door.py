@@ -28,10 +28,10 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from configs.serving import BASE_NAME, DoorStatus, Serving
+from configs.serving import BASE_NAME, DoorStatus, RayApp, Serving
 from containers.server import playground
 from containers.server.bodies import Bodies, Refused
-from containers.server.replica import Replica
+from containers.server.replica import Replica, server_at
 
 DIGEST_HEADER = "x-ariadne-digest"
 _OPEN = ("/", "/health")
@@ -50,7 +50,8 @@ class Door:
         self._file = file
         self.wanted = Serving.read(file)
         self.serving: Serving | None = None
-        self.replicas = [Replica(socket) for socket in self.wanted.replicas]
+        self._known: dict[Path | RayApp, Replica] = {}
+        self.replicas = self._find_replicas()
         self.in_flight = 0
         self.bodies = Bodies()
 
@@ -65,9 +66,14 @@ class Door:
         wish = Serving.read(self._file)
         if wish.generation == self.wanted.generation:
             return
-        known = {replica.socket: replica for replica in self.replicas}
-        self.replicas = [known.get(socket) or Replica(socket) for socket in wish.replicas]
         self.wanted = wish
+        self.replicas = self._find_replicas()
+
+    def _find_replicas(self) -> list[Replica]:
+        known = self._known
+        places = self.wanted.replicas
+        self._known = {each: known.get(each) or Replica(server_at(each)) for each in places}
+        return [*self._known.values()]
 
     def _switch(self) -> None:
         if any(replica.proven == self.wanted.generation for replica in self.replicas):
@@ -118,8 +124,10 @@ class Door:
         ]
         return min(fit, key=lambda replica: replica.in_flight, default=None)
 
-    async def ask(self, path: str, body: dict[str, Any]) -> tuple[Replica, httpx.Response]:
-        """The beginning of an answer, from a replica that has begun to give one.
+    async def ask(
+        self, path: str, body: dict[str, Any], name: str, digest: str
+    ) -> tuple[Replica, httpx.Response]:
+        """The beginning of a model's answer, from a replica that has begun to give one.
 
         Raises:
             Refused: no replica does.
@@ -135,10 +143,9 @@ class Door:
             replica.in_flight += 1
             answers = False
             try:
-                request = replica.client.build_request("POST", path, json=body)
-                response = await replica.client.send(request, stream=True)
-                if not body.get("stream"):
-                    await response.aread()
+                response = await replica.ask(path, body, name, digest)
+                if response.is_server_error:  # its own, or that of a server that has just died
+                    await replica.check_same(self.wanted)
                 answers = True
                 return replica, response
             except httpx.TransportError as error:
@@ -159,7 +166,7 @@ async def chat(request: Request) -> Response:
     try:
         async with door.bodies.reading(request) as body:
             name, digest = door.resolve(body.get("model"))
-            replica, response = await door.ask(request.url.path, {**body, "model": name})
+            replica, response = await door.ask(request.url.path, body, name, digest)
             goes_on = bool(body.get("stream"))
     finally:
         door.in_flight -= not goes_on

@@ -4,17 +4,17 @@ Two servers are started from here: SkyRL's (token in, token out, adapters replac
 feeds the training) and vLLM's own OpenAI server (chat in, chat out; it evaluates and hosts).
 """
 
+import json
 import os
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
+
+from configs.engine import engine_options
 
 OPENAI_SERVER = "vllm.entrypoints.openai.api_server"
 SKYRL_SERVER = "skyrl.backends.skyrl_train.inference_servers.vllm_server_actor"
-
-CPU_BLOCK_TOKENS = 32
-"""Block of the prefix cache on a CPU. Its default of 128 finds no common prefix in short talks."""
 
 IN_ENGINE = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
 """The model runs in the engine's process. vLLM turns the short name `uni` into a worker process on
@@ -50,23 +50,39 @@ def command(plan: ServerPlan) -> list[str]:
         *(sys.executable, "-m", plan.module),
         *("--model", str(plan.model), "--served-model-name", plan.served_name),
         *_listening(plan.listen),
-        *("--dtype", plan.dtype),
-        *("--max-model-len", str(plan.max_model_len), "--max-num-seqs", str(plan.max_num_seqs)),
-        *("--limit-mm-per-prompt", f'{{"image": {plan.max_images}, "video": 0}}'),
-        *("--enable-lora", "--max-lora-rank", str(plan.lora_rank)),
-        *("--max-loras", str(plan.max_adapters)),
-        *("--generation-config", "vllm", "--logprobs-mode", "processed_logprobs"),
+        *_options(plan),
         *("--disable-uvicorn-access-log",),
     ]
     if plan.adapters:
         named = [f"{name}={folder}" for name, folder in plan.adapters.items()]
         arguments += ["--lora-modules", *named]
     if plan.device == "cpu":
-        worker = "containers.server.cpu_worker.AriadneCpuWorker"
-        arguments += ["--worker-cls", worker, "--enforce-eager"]
-        arguments += ["--block-size", str(CPU_BLOCK_TOKENS)]
         arguments += ["--distributed-executor-backend", IN_ENGINE]
     return arguments
+
+
+def _options(plan: ServerPlan) -> list[str]:
+    """The engine's options as words of a command line."""
+    options = engine_options(
+        device=plan.device,
+        dtype=plan.dtype,
+        max_model_len=plan.max_model_len,
+        max_num_seqs=plan.max_num_seqs,
+        max_images=plan.max_images,
+        lora_rank=plan.lora_rank,
+        max_adapters=plan.max_adapters,
+    )
+    words: list[str] = []
+    for name, value in options.items():
+        words += [f"--{name.replace('_', '-')}", *_word(value)]
+    return words
+
+
+def _word(value: Any) -> list[str]:
+    """None for a switch that is on."""
+    if value is True:
+        return []
+    return [json.dumps(value) if isinstance(value, dict) else str(value)]
 
 
 def _listening(place: int | Path) -> tuple[str, ...]:

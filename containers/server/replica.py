@@ -9,30 +9,31 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import httpx
 
-from configs.serving import Probe, ReplicaStatus, ServedAdapter, Serving
+from configs.serving import Probe, RayApp, ReplicaStatus, Serving
+from containers.server.model_server import ASK_TIMEOUT_S, ModelServer, NotProven
+from containers.server.ray_serve_app import RayServeApp
+from containers.server.vllm_at_socket import VllmAtSocket
 from containers.trainer.player import ChatPlayer
 
-URL = "http://replica"
-"""Any host will do: the socket is what leads there."""
-_ASK_TIMEOUT_S = 5
-_LOAD_TIMEOUT_S = 120
 _ANSWER_TIMEOUT_S = 300
 _PROVING = ThreadPoolExecutor(thread_name_prefix="prove")
 """Players at the page must not keep a proof waiting for a thread."""
 
 
-class NotProven(RuntimeError):
-    """A replica does not serve what it should; says what it does instead."""
+def server_at(address: Path | RayApp) -> ModelServer:
+    """The kind of server that has such an address."""
+    return RayServeApp(address) if isinstance(address, RayApp) else VllmAtSocket(address)
 
 
 @dataclass
 class Replica:
     """One model server."""
 
-    socket: Path
+    server: ModelServer
     proven: int = 0
     refuted: int = 0
     in_flight: int = 0
@@ -44,16 +45,16 @@ class Replica:
 
     def __post_init__(self) -> None:
         # The bound is on requests at the door: a full pool must not look like a dead server.
-        self.client = _client(self.socket, httpx.Limits(max_connections=None))
-        self._own = _client(self.socket, httpx.Limits())
+        self.client = _client(self.server, httpx.Limits(max_connections=None))
+        self._own = _client(self.server, httpx.Limits())
 
     @property
     def name(self) -> str:
-        return self.socket.stem
+        return self.server.name
 
     async def metrics(self) -> httpx.Response:
         """What the server tells of itself, as Prometheus reads it."""
-        return await self._own.get("/metrics", timeout=_ASK_TIMEOUT_S)
+        return await self._own.get("/metrics", timeout=ASK_TIMEOUT_S)
 
     def status(self) -> ReplicaStatus:
         return ReplicaStatus(
@@ -70,16 +71,19 @@ class Replica:
         What it was proven to serve before stays in service meanwhile.
         """
         try:
-            loaded = await self._loaded()
-            if not _ours(loaded, serving):  # it was started anew
+            holding = await self.server.holding(self._own, serving)
+            if holding.is_new:
                 self.proven = 0
-            if self.proven != serving.generation or _missing(loaded, serving):
-                await self._load_missing(loaded, serving)
+            if self.proven != serving.generation or holding.missing:
+                for adapter in holding.missing:
+                    await self.server.load(self._own, adapter, serving)
                 loop = asyncio.get_running_loop()
-                await loop.run_in_executor(_PROVING, prove, self.socket, serving)
+                await loop.run_in_executor(_PROVING, prove, self.server, serving)
                 self.proven = serving.generation
             self.refuted, self.fault = 0, ""
-            await self._unload_others(loaded, serving)
+            for name in holding.others:
+                if not self.in_flight:  # nobody waits for an answer of it
+                    await self.server.unload(self._own, name)
         except httpx.TransportError as error:
             self.lose(error)
         except NotProven as error:
@@ -87,70 +91,54 @@ class Replica:
         except (httpx.HTTPError, ValueError, KeyError) as error:
             self.fault = f"it answers oddly ({type(error).__name__}: {error})"
 
+    async def ask(self, path: str, body: dict[str, Any], name: str, digest: str) -> httpx.Response:
+        """Answer a user as this model; of a stream only the beginning is there yet."""
+        given = {**body, "model": self.server.model(name, digest)}
+        request = self.client.build_request("POST", path, json=given)
+        response = await self.client.send(request, stream=True)
+        if not body.get("stream") or response.is_server_error:
+            await response.aread()
+        return response
+
+    async def check_same(self, serving: Serving) -> None:
+        """Whether it is still the server that was proven.
+
+        Raises:
+            httpx.TransportError: it is another one, or none.
+        """
+        try:
+            is_new = (await self.server.holding(self._own, serving)).is_new
+        except (httpx.HTTPStatusError, ValueError, KeyError):
+            return  # nothing says that it is another one
+        if is_new or not self.proven:  # the other one who looks may have seen it first
+            raise httpx.RemoteProtocolError(f"{self.name} was started anew")
+
     def lose(self, error: Exception) -> None:
         """It may come back as another process: until it is proven again it takes no traffic."""
         self.proven = self.refuted = 0
         self.fault = f"it does not answer ({type(error).__name__})"
 
-    async def _loaded(self) -> list[str]:
-        """The names of its models. The name of an adapter holds its digest, so that the folder
-        it was loaded from does not matter."""
-        answer = await self._own.get("/v1/models", timeout=_ASK_TIMEOUT_S)
-        answer.raise_for_status()
-        return [entry["id"] for entry in answer.json()["data"]]
 
-    async def _load_missing(self, loaded: list[str], serving: Serving) -> None:
-        for adapter in _missing(loaded, serving):
-            await self._load(adapter.name(serving.alias), adapter)
-
-    async def _load(self, name: str, adapter: ServedAdapter) -> None:
-        answer = await self._own.post(
-            "/v1/load_lora_adapter",
-            json={"lora_name": name, "lora_path": str(adapter.folder)},
-            timeout=_LOAD_TIMEOUT_S,
-        )
-        if not answer.is_success:
-            raise NotProven(f"it does not load {adapter.folder}: {answer.text[:300]}")
-
-    async def _unload_others(self, loaded: list[str], serving: Serving) -> None:
-        """Drop adapters of earlier generations once nobody waits for an answer of theirs."""
-        wanted = {adapter.name(serving.alias) for adapter in serving.adapters}
-        for name in _ours(loaded, serving):
-            if name not in wanted and not self.in_flight:
-                await self._own.post(
-                    "/v1/unload_lora_adapter",
-                    json={"lora_name": name},
-                    timeout=_LOAD_TIMEOUT_S,
-                )
+def _client(server: ModelServer, limits: httpx.Limits) -> httpx.AsyncClient:
+    way = httpx.AsyncHTTPTransport(uds=server.socket and str(server.socket), limits=limits)
+    return httpx.AsyncClient(base_url=server.url, transport=way, timeout=_ANSWER_TIMEOUT_S)
 
 
-def _client(socket: Path, limits: httpx.Limits) -> httpx.AsyncClient:
-    way = httpx.AsyncHTTPTransport(uds=str(socket), limits=limits)
-    return httpx.AsyncClient(base_url=URL, transport=way, timeout=_ANSWER_TIMEOUT_S)
-
-
-def _ours(loaded: list[str], serving: Serving) -> list[str]:
-    return [name for name in loaded if name.startswith(f"{serving.alias}-")]
-
-
-def _missing(loaded: list[str], serving: Serving) -> list[ServedAdapter]:
-    return [each for each in serving.adapters if each.name(serving.alias) not in loaded]
-
-
-def prove(socket: Path, serving: Serving) -> None:
+def prove(server: ModelServer, serving: Serving) -> None:
     """Play the probe mazes with the champion.
 
     Raises:
         NotProven: it says something else than when it was evaluated.
         httpx.HTTPError: the server does not answer.
     """
+    champion = serving.champion
     player = ChatPlayer(
-        f"{URL}/v1",
-        serving.champion.name(serving.alias),
+        f"{server.url}/v1",
+        server.model(champion.name(serving.alias), champion.digest),
         serving.mazes,
         serving.max_action_tokens,
         timeout_s=60,
-        socket=socket,
+        socket=server.socket,
     )
     for probe in serving.probes:
         _check(player, probe, serving)

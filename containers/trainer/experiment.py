@@ -9,8 +9,8 @@ from skyrl.train.dataset import PromptDataset
 from skyrl.train.entrypoints.main_base import BasePPOExp
 from skyrl.train.trainer import RayPPOTrainer
 
+from configs.engine import CPU_BLOCK_TOKENS
 from configs.jobs import TrainJob
-from containers.server.launch import CPU_BLOCK_TOKENS
 from containers.trainer.checkpoints import step_of
 from containers.trainer.generator import TokenTruthGenerator
 from containers.trainer.inference import StartingServer

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import httpx
 
-from configs.serving import DoorStatus, Serving
+from configs.serving import DoorStatus, RayApp, Serving
 from tasks.backends.protocols import Endpoint, HostedModel
 
 _POLL_S = 0.2
@@ -84,7 +84,7 @@ class Door:
         return Endpoint(url=f"{self.url}/v1", models=names)
 
 
-def wish_for(model: HostedModel, generation: int, replicas: tuple[Path, ...]) -> Serving:
+def wish_for(model: HostedModel, generation: int, replicas: tuple[Path | RayApp, ...]) -> Serving:
     """What the door and the servers are told."""
     return Serving(
         generation=generation,

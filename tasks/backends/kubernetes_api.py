@@ -51,6 +51,7 @@ class Kind:
 
 
 RAY_CLUSTERS = Kind("rayclusters", "ray.io")
+RAY_SERVICES = Kind("rayservices", "ray.io")
 PODS = Kind("pods")
 EVENTS = Kind("events")
 NODES = Kind("nodes", namespaced=False)

@@ -306,9 +306,17 @@ class ModelServer(Protocol):
         """Have it served and proven; what served before goes on until then, or on failure."""
         ...
 
-    def put_back(self, champion_digest: str) -> bool:
-        """Serve this champion again if the last `serve` was to replace it and was never seen
-        through; False where nothing is to be put back."""
+    def plan(self, model: HostedModel) -> tuple[Planned, ...]:
+        """What `serve` would create where nothing is there yet."""
+        ...
+
+    def settle(self, champion_digest: str) -> bool:
+        """Leave this champion serving, and nothing beside it.
+
+        Returns:
+            Whether it had to be put back, since the last `serve` was to replace it and was never
+            seen through.
+        """
         ...
 
 

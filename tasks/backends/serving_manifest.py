@@ -1,16 +1,16 @@
-"""The Kubernetes objects of a model server: pure functions from a profile to manifests.
+"""The Kubernetes objects of the door: pure functions from a profile to manifests.
 
-One pod holds the door and all model servers. Only the door is reachable from outside of it, and
-only by who has the key; which adapter is served is no part of the manifest but of the serving file
-on the shared volume, so that a new one restarts nothing.
+Only the door is reachable by users, and only by who has the key; which adapter is served is no part
+of the manifest but of the serving file on the shared volume, so that a new one restarts nothing.
+The model servers may be containers of the door's pod (pod_servers.py) or stand elsewhere.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from configs.digests import digest_of
 from configs.hosting import ServingPodConfig
-from configs.kuberay import KubeRayConfig
-from tasks.backends.door import server_arguments
+from configs.kuberay import KubeRayConfig, PodConfig
 from tasks.backends.protocols import HostedModel
 from tasks.backends.ray_manifest import (
     GPU,
@@ -24,21 +24,27 @@ from tasks.backends.ray_manifest import (
 )
 
 APP = "app.kubernetes.io/name"
-_SOCKETS = Path("/run/ariadne")
-_LOOK_S = 10
+SOCKETS = Path("/run/ariadne")
+"""What the containers of the pod have in common."""
 _FAREWELL_S = 60
 """For answers under way when a pod ends."""
 
 
 def deployment(
-    pod: ServingPodConfig, kuberay: KubeRayConfig, model: HostedModel, serving: Path
+    pod: ServingPodConfig,
+    kuberay: KubeRayConfig,
+    model: HostedModel,
+    serving: Path,
+    machine: PodConfig,
+    servers: Sequence[Manifest],
 ) -> Manifest:
-    """The Deployment whose pod serves what the file `serving` says.
+    """The Deployment whose pod serves what the file `serving` says, on such a machine.
 
     Raises:
         ValueError: the image is not in a registry, or not named by its digest there.
     """
     check_pinned(model.image)
+    containers = [_door(pod, kuberay, model, serving), *servers]
     manifest = {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
@@ -52,10 +58,10 @@ def deployment(
                 "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0},
             },
             "progressDeadlineSeconds": model.timeout_s,
-            "template": _template(pod, kuberay, model, serving),
+            "template": _template(pod, kuberay, machine, containers),
         },
     }
-    manifest["metadata"]["labels"] |= _queue(pod)
+    manifest["metadata"]["labels"] |= queue_label(pod)
     manifest["metadata"]["annotations"] = {SPEC_DIGEST: digest_of(manifest)}
     return manifest
 
@@ -81,45 +87,57 @@ def unproven_name(pod: ServingPodConfig) -> str:
     return f"{pod.service}-unproven"
 
 
-def server_sockets(model: HostedModel) -> list[Path]:
-    """Inside of the pod: the door and the servers have their folder in common."""
-    return [_SOCKETS / f"model-server-{n}.sock" for n in range(1, model.num_replicas + 1)]
-
-
 def _metadata(pod: ServingPodConfig, kuberay: KubeRayConfig) -> Manifest:
     labels = {MANAGED_BY: OURS, APP: pod.service}
     return {"name": pod.service, "namespace": kuberay.namespace, "labels": labels}
 
 
-def _queue(pod: ServingPodConfig) -> dict[str, str]:
+def queue_label(pod: ServingPodConfig) -> dict[str, str]:
     """Kueue wants its label on the Deployment and on the pods."""
     return {"kueue.x-k8s.io/queue-name": pod.queue} if pod.queue else {}
 
 
 def _template(
-    pod: ServingPodConfig, kuberay: KubeRayConfig, model: HostedModel, serving: Path
+    pod: ServingPodConfig,
+    kuberay: KubeRayConfig,
+    machine: PodConfig,
+    containers: Sequence[Manifest],
 ) -> Manifest:
-    healthy = {NODE_HEALTH: "Schedulable"} if pod.only_healthy else {}
+    labels = {MANAGED_BY: OURS, APP: pod.service, **queue_label(pod)}
+    num_servers = len(containers) - 1
+    memory = {"medium": "Memory", "sizeLimit": f"{pod.shared_memory_gb * max(1, num_servers)}Gi"}
+    volumes = [
+        {"name": "shared", "persistentVolumeClaim": {"claimName": kuberay.volume.claim}},
+        {"name": "shared-memory", "emptyDir": memory},
+        {"name": "sockets", "emptyDir": {}},
+    ]
+    return pod_template(
+        pod, kuberay, machine, labels, {"containers": containers, "volumes": volumes}
+    )
+
+
+def pod_template(
+    pod: ServingPodConfig,
+    kuberay: KubeRayConfig,
+    machine: PodConfig,
+    labels: dict[str, str],
+    spec: Manifest,
+) -> Manifest:
+    """A pod that serves, on such a machine."""
+    healthy = {NODE_HEALTH: "Schedulable"} if machine.only_healthy else {}
     priority = {"priorityClassName": pod.pod_priority} if pod.pod_priority else {}
-    memory = {"medium": "Memory", "sizeLimit": f"{pod.shared_memory_gb * model.num_replicas}Gi"}
-    servers = [_server(pod, kuberay, model, serving, each) for each in server_sockets(model)]
     return {
         "metadata": {
-            "labels": {MANAGED_BY: OURS, APP: pod.service, **_queue(pod)},
+            "labels": labels,
             "annotations": {"karpenter.sh/do-not-disrupt": "true"},
         },
         "spec": {
             "serviceAccountName": kuberay.service_account,
             **priority,
-            "nodeSelector": {INSTANCE_TYPE: pod.instance_type, **healthy},
+            "nodeSelector": {INSTANCE_TYPE: machine.instance_type, **healthy},
             "tolerations": [{"key": GPU, "operator": "Exists", "effect": "NoSchedule"}],
             "terminationGracePeriodSeconds": _FAREWELL_S,
-            "containers": [_door(pod, kuberay, model, serving), *servers],
-            "volumes": [
-                {"name": "shared", "persistentVolumeClaim": {"claimName": kuberay.volume.claim}},
-                {"name": "shared-memory", "emptyDir": memory},
-                {"name": "sockets", "emptyDir": {}},
-            ],
+            **spec,
         },
     }
 
@@ -130,8 +148,8 @@ def _door(
     """Ready, and so reachable by the Service, once a server is proven."""
     resources = {"cpu": "1", "memory": "2Gi"}
     arguments = ("containers.server.door", "--serving", str(serving), "--open")
-    container = _container("door", pod, kuberay, model, (*arguments, "--port", str(model.port)))
-    return container | {
+    made = container("door", pod, kuberay, model, (*arguments, "--port", str(model.port)))
+    return made | {
         "ports": [{"name": "door", "containerPort": model.port}],
         "resources": {"requests": resources, "limits": resources},
         "readinessProbe": {
@@ -143,35 +161,14 @@ def _door(
     }
 
 
-def _server(
-    pod: ServingPodConfig, kuberay: KubeRayConfig, model: HostedModel, serving: Path, socket: Path
-) -> Manifest:
-    gpu = {GPU: "1"} if model.device == "cuda" else {}
-    resources = {"cpu": str(pod.cpus), "memory": f"{pod.memory_gb}Gi", **gpu}
-    arguments = ("containers.server.serve", "--serving", str(serving), "--socket", str(socket))
-    arguments += server_arguments(model)
-    # The kubelet asks from outside of the pod, where no socket leads.
-    asks = (
-        f"import httpx; way = httpx.HTTPTransport(uds='{socket}'); "
-        "httpx.Client(transport=way).get('http://server/health', timeout=5).raise_for_status()"
-    )
-    probe = {"exec": {"command": [model.image.python, "-c", asks]}, "timeoutSeconds": 10}
-    name = socket.stem.removeprefix("model-")
-    return _container(name, pod, kuberay, model, arguments) | {
-        "resources": {"requests": resources, "limits": resources},
-        "startupProbe": probe
-        | {"periodSeconds": _LOOK_S, "failureThreshold": model.timeout_s // _LOOK_S + 1},
-        "livenessProbe": probe | {"periodSeconds": 30, "failureThreshold": 4},
-    }
-
-
-def _container(
+def container(
     name: str,
     pod: ServingPodConfig,
     kuberay: KubeRayConfig,
     model: HostedModel,
     arguments: tuple[str, ...],
 ) -> Manifest:
+    """Of the door's pod, from the trainer's image."""
     key = {"secretKeyRef": {"name": pod.key_secret, "key": "key"}}
     variables = {
         "PYTHONPATH": model.image.app,
@@ -191,6 +188,6 @@ def _container(
         "volumeMounts": [
             {"name": "shared", "mountPath": kuberay.volume.mount_path, "readOnly": True},
             {"name": "shared-memory", "mountPath": "/dev/shm"},
-            {"name": "sockets", "mountPath": str(_SOCKETS)},
+            {"name": "sockets", "mountPath": str(SOCKETS)},
         ],
     }

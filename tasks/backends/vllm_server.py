@@ -13,7 +13,14 @@ from typing import Self
 from configs.serving import Serving
 from tasks import ports
 from tasks.backends.door import Door, server_arguments, wish_for
-from tasks.backends.protocols import Endpoint, Fact, HostedModel, Processes, ProcessSpec
+from tasks.backends.protocols import (
+    Endpoint,
+    Fact,
+    HostedModel,
+    Planned,
+    Processes,
+    ProcessSpec,
+)
 from tasks.home import Home, write_private
 from tasks.words import tail, telling_line
 
@@ -76,7 +83,10 @@ class VllmServer:
                 self._ask(before.again(self._next_generation()))
         return self._door(model).endpoint(wish)
 
-    def put_back(self, champion_digest: str) -> bool:
+    def plan(self, model: HostedModel) -> tuple[Planned, ...]:
+        return tuple(Planned(call=f"start the process {each.name}") for each in self._specs(model))
+
+    def settle(self, champion_digest: str) -> bool:
         now, before = self._asked(_NOW), self._asked(_BEFORE)
         wished = self._wish()
         if wished is None or wished.champion.digest == champion_digest:

@@ -1,15 +1,19 @@
 """The one place that picks vendors: from the configuration and the home to what stages use."""
 
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
+from configs.hosting import ServingPodConfig
 from configs.image import RegistryConfig
 from configs.kuberay import KubeRayConfig
 from configs.schema import PostTrainConfig
+from tasks import publication
 from tasks.backends.aws_account import AwsAccount
 from tasks.backends.buildah import Buildah
 from tasks.backends.codebuild import CodeBuild
 from tasks.backends.dashboard_connection import DashboardConnection
+from tasks.backends.door_deployment import DoorDeployment, Servers
 from tasks.backends.environment import EnvironmentBuilder
 from tasks.backends.hyperpod import HyperPod
 from tasks.backends.image_source import ImageSource
@@ -18,6 +22,7 @@ from tasks.backends.kubernetes_api import KubernetesApi
 from tasks.backends.local_ray import LocalRay
 from tasks.backends.mlflow_tracker import MlflowTracker
 from tasks.backends.object_store import FileStore
+from tasks.backends.pod_servers import PodServers
 from tasks.backends.protocols import (
     Account,
     Cluster,
@@ -30,9 +35,9 @@ from tasks.backends.protocols import (
     Tracker,
 )
 from tasks.backends.ray_jobs import RayJobs
+from tasks.backends.ray_service import RayServices
 from tasks.backends.s3_store import S3Store
 from tasks.backends.supervisord import Supervisord
-from tasks.backends.vllm_deployment import VllmDeployment
 from tasks.backends.vllm_server import VllmServer
 from tasks.home import Home, cache_folder
 
@@ -74,6 +79,7 @@ def make_backends(config: PostTrainConfig, home: Home) -> Backends:
     models = {
         "vllm_server": lambda: VllmServer(home, processes),
         "vllm_deployment": lambda: _deployment(config, home),
+        "ray_service": lambda: _deployment(config, home),
     }
     return Backends(
         images=images[config.image.backend](),
@@ -110,10 +116,19 @@ def make_account(config: PostTrainConfig) -> Account | None:
     return AwsAccount(region) if region else None
 
 
-def _deployment(config: PostTrainConfig, home: Home) -> VllmDeployment:
+def _deployment(config: PostTrainConfig, home: Home) -> DoorDeployment:
     pod, kuberay = config.host.pod, config.cluster.kuberay
     assert pod and kuberay  # the schema admits none without the other
-    return VllmDeployment(pod, kuberay, home)
+    return DoorDeployment(pod, kuberay, home, _servers(config, pod, kuberay))
+
+
+def _servers(config: PostTrainConfig, pod: ServingPodConfig, kuberay: KubeRayConfig) -> Servers:
+    store, ray = _store(config), config.host.ray
+    if ray is None:
+        return PodServers(pod, kuberay)
+    assert store and config.store  # the schema has seen to it
+    adapters_url = f"{config.store.url.rstrip('/')}/{publication.FOLDER}"
+    return RayServices(pod, ray, kuberay, adapters_url, partial(publication.publish, store))
 
 
 def _pool(config: PostTrainConfig) -> MachinePool | None:

@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import NamedTuple
 
 import httpx
@@ -115,8 +116,12 @@ def model_servers(home: Home) -> list[ModelServerTarget]:
     except (FileNotFoundError, IndexError, ValueError):
         return []
     address = url.removeprefix("http://") if url else ""
-    names = [socket.stem for socket in wish.replicas] if address else []
-    return [ModelServerTarget(address, f"/metrics/{name}", name) for name in names]
+    # Those of Ray Serve are told with Ray's own.
+    sockets = [each for each in wish.replicas if isinstance(each, Path)] if address else []
+    return [
+        ModelServerTarget(address, f"/metrics/{name}", name)
+        for name in (socket.stem for socket in sockets)
+    ]
 
 
 def _authorisation() -> dict[str, str]:

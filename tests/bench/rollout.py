@@ -24,11 +24,11 @@ from skyrl.train.generators.base import GeneratorInput, TrajectoryID
 from skyrl.train.generators.skyrl_vlm_generator import SkyRLVLMGymGenerator
 from transformers import AutoProcessor, Qwen3VLForConditionalGeneration
 
+from configs.engine import CPU_BLOCK_TOKENS
 from configs.jobs import TrainJob
 from configs.loader import load_config
 from configs.mazes import MazeLayout, load_maze_set
 from configs.serving import BASE_NAME
-from containers.server.launch import CPU_BLOCK_TOKENS
 from containers.server.leash import leashed
 from containers.trainer.generator import TokenTruthGenerator
 from containers.trainer.inference import await_health, free_port, inference_server

@@ -4,7 +4,6 @@ A real API drops unknown fields unless it is asked to be strict; here it always 
 the CRD's two rules about fields that only KubeRay's own users of several clusters set.
 """
 
-import copy
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,10 @@ from pydantic import BaseModel, ValidationError
 from tests.kubernetes_api import metadata, statuses
 
 Object = dict[str, Any]
-_CRD = Path(__file__).parent / "crds" / "ray.io_rayclusters.yaml"
+_CRDS = {
+    "RayCluster": Path(__file__).parent / "crds" / "ray.io_rayclusters.yaml",
+    "RayService": Path(__file__).parent / "crds" / "ray.io_rayservices.yaml",
+}
 _MODELS: dict[str, type[BaseModel]] = {
     "Pod": models.V1Pod,
     "Event": models.CoreV1Event,
@@ -60,16 +62,16 @@ def _faults(kind: str, body: Object) -> tuple[list[str], list[str]]:
     if kind in _MODELS:
         return _faults_by_model(_MODELS[kind], body, "")
     unknown, causes = _faults_by_model(models.V1ObjectMeta, body["metadata"], "metadata")
-    if kind != "RayCluster":  # Kueue's: only read here, never made by Ariadne
+    if kind not in _CRDS:  # Kueue's: only read here, never made by Ariadne
         return unknown, causes
-    for error in ray_cluster_validator().iter_errors(body):
+    for error in validator(kind).iter_errors(body):
         place = ".".join(str(part) for part in error.absolute_path)
         if error.validator == "additionalProperties" and isinstance(error.instance, dict):
             known = error.schema.get("properties", {})
             unknown += [f"{place}.{key}".lstrip(".") for key in error.instance.keys() - known]
         else:
             causes.append(f"{place}: {error.message}")
-    return sorted(unknown), [*causes, *_duplicates(ray_cluster_validator().schema, body, "")]
+    return sorted(unknown), [*causes, *_duplicates(validator(kind).schema, body, "")]
 
 
 def _duplicates(schema: Any, value: Any, place: str) -> list[str]:
@@ -140,16 +142,27 @@ def _misspelt(given: Any, kept: Any, place: str) -> list[str]:
 
 
 @cache
-def ray_cluster_validator() -> Draft202012Validator:
-    """The stored version of KubeRay's CRD, with no room for unknown fields."""
-    crd = yaml.load(_CRD.read_text(), yaml.CSafeLoader)
-    version = next(each for each in crd["spec"]["versions"] if each["storage"])
-    schema = copy.deepcopy(version["schema"]["openAPIV3Schema"])
+def validator(kind: str) -> Draft202012Validator:
+    """The stored version of KubeRay's CRD of the kind, with no room for unknown fields."""
+    crd, version, schema = _stored(kind)
+    if kind == "RayService":
+        cluster = _stored("RayCluster")[2]["properties"]
+        schema["properties"]["spec"]["properties"]["rayClusterConfig"] = cluster["spec"]
+        status = schema["properties"]["status"]["properties"]
+        for which in ("activeServiceStatus", "pendingServiceStatus"):
+            status[which]["properties"]["rayClusterStatus"] = cluster["status"]
     _close(schema)
     schema["properties"]["apiVersion"]["enum"] = [f"{crd['spec']['group']}/{version['name']}"]
     schema["properties"]["kind"]["enum"] = [crd["spec"]["names"]["kind"]]
     schema["required"] = ["apiVersion", "kind", "metadata", "spec"]
     return Draft202012Validator(schema)
+
+
+def _stored(kind: str) -> tuple[Object, Object, Object]:
+    """CRD, version and schema."""
+    crd = yaml.load(_CRDS[kind].read_text(), yaml.CSafeLoader)
+    version = next(each for each in crd["spec"]["versions"] if each["storage"])
+    return crd, version, version["schema"]["openAPIV3Schema"]
 
 
 def _close(schema: Any) -> None:

@@ -34,6 +34,7 @@ class Served:
 
 
 RAY_CLUSTER = Served("RayCluster", "rayclusters", "ray.io")
+RAY_SERVICE = Served("RayService", "rayservices", "ray.io")
 POD = Served("Pod", "pods")
 EVENT = Served("Event", "events", has_status=False)
 NODE = Served("Node", "nodes", namespaced=False)
@@ -49,7 +50,10 @@ CONNECTION = Served(
     "v1alpha1",
 )
 """Answered and not kept, by HyperPod's endpoint operator where a test has one."""
-KINDS = (RAY_CLUSTER, POD, EVENT, NODE, VOLUME, CLAIM, WORKLOAD, DEPLOYMENT, SERVICE, CONNECTION)
+KINDS = (
+    *(RAY_CLUSTER, RAY_SERVICE, POD, EVENT, NODE, VOLUME, CLAIM, WORKLOAD, DEPLOYMENT, SERVICE),
+    CONNECTION,
+)
 
 
 @dataclass(frozen=True)

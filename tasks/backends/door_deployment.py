@@ -1,34 +1,26 @@
-"""vLLM servers behind one door in a pod on Kubernetes, proven as those of one machine are.
+"""A door on Kubernetes, in front of model servers that are proven as those of one machine are.
 
-What is wanted is the serving file on the shared volume (configs/serving.py): the door in the pod
-loads a new adapter into the running servers and proves each of them. Another base or image is
-another pod, and the one before serves until the new one is proven.
+What is wanted is the serving file on the shared volume (configs/serving.py): the door loads a new
+adapter into the running servers and proves each of them. Where they stand is theirs (`Servers`).
+Another base or image is another pod, and the one before serves until the new one is proven.
 """
 
 import logging
 import time
 from collections.abc import Callable
 from functools import cached_property
+from pathlib import Path
+from typing import Protocol
 
 from configs.hosting import ServingPodConfig
-from configs.kuberay import KubeRayConfig
-from configs.serving import Serving
+from configs.kuberay import KubeRayConfig, PodConfig
+from configs.serving import RayApp, Serving
 from tasks.backends.door import Door, wish_for
-from tasks.backends.kuberay_reasons import Scene, about, explain
-from tasks.backends.kubernetes_api import (
-    DEPLOYMENTS,
-    EVENTS,
-    NODES,
-    PODS,
-    SERVICES,
-    Kind,
-    KubernetesApi,
-    KubernetesError,
-    Object,
-)
-from tasks.backends.protocols import Endpoint, Fact, HostedModel
-from tasks.backends.ray_manifest import MANAGED_BY, OURS, SPEC_DIGEST
-from tasks.backends.serving_manifest import APP, deployment, server_sockets, services, unproven_name
+from tasks.backends.kubernetes_api import DEPLOYMENTS, PODS, SERVICES, KubernetesApi, Object
+from tasks.backends.pod_reasons import why_not_ready
+from tasks.backends.protocols import Endpoint, Fact, HostedModel, Planned
+from tasks.backends.ray_manifest import SPEC_DIGEST, is_ours
+from tasks.backends.serving_manifest import APP, deployment, services, unproven_name
 from tasks.home import Home, write_private
 
 _LOG = logging.getLogger(__name__)
@@ -43,14 +35,50 @@ class _Before(Fact):
 
     wish: Serving
     deployment: Object
+    is_over: bool = False
+    """The change was proven or taken back; else its flow may have died over it."""
 
 
-class VllmDeployment:
-    """Implements `ModelServer` with one Deployment and its Service."""
+class Servers(Protocol):
+    """Where the model servers stand."""
 
-    def __init__(self, pod: ServingPodConfig, kuberay: KubeRayConfig, home: Home) -> None:
+    @property
+    def machine(self) -> PodConfig:
+        """What the door's pod runs on."""
+        ...
+
+    def addresses(self, model: HostedModel) -> tuple[Path | RayApp, ...]: ...
+
+    def containers(self, model: HostedModel, serving: Path) -> list[Object]:
+        """Those of the door's pod."""
+        ...
+
+    def planned(self, model: HostedModel) -> list[Object]:
+        """The objects that `have` creates."""
+        ...
+
+    def have(self, model: HostedModel) -> None:
+        """Let those that are not in the door's pod come up, beside those that serve.
+
+        Raises:
+            RuntimeError: they did not come up; says what was waited for.
+        """
+        ...
+
+    def keep_only(self, wish: Serving) -> None:
+        """Put away those that this wish does not name."""
+        ...
+
+
+class DoorDeployment:
+    """Implements `ModelServer` with one Deployment and its Service, and the servers behind it."""
+
+    def __init__(
+        self, pod: ServingPodConfig, kuberay: KubeRayConfig, home: Home, servers: Servers
+    ) -> None:
         self._pod = pod
         self._kuberay = kuberay
+        self._servers = servers
         self._file = home.hosting / "serving.json"
 
     @cached_property
@@ -81,10 +109,11 @@ class VllmDeployment:
         wish = self._serving(model, wish_before.generation + 1 if wish_before else 1)
         if before and wish_before:
             self._keep(_Before(wish=wish_before, deployment=before))
-        write_private(self._file, wish.model_dump_json(indent=1) + "\n")
-        self._have(before, manifest)
-        self._have_services(model)
         try:
+            self._servers.have(model)
+            write_private(self._file, wish.model_dump_json(indent=1) + "\n")
+            self._have(before, manifest)
+            self._have_services(model)
             self._door(model).await_proof(
                 wish,
                 model.timeout_s,
@@ -94,19 +123,33 @@ class VllmDeployment:
         except RuntimeError:
             self._go_back(before, wish_before, wish)
             raise
+        self._end_change()
         return self._door(model).endpoint(wish)
 
-    def put_back(self, champion_digest: str) -> bool:
+    def plan(self, model: HostedModel) -> tuple[Planned, ...]:
+        """What serving it anew creates."""
+        made = [*self._servers.planned(model), self._manifest(model)]
+        made += services(self._pod, self._kuberay, model.port)
+        return tuple(Planned(call=f"create {each['kind']}", manifest=each) for each in made)
+
+    def settle(self, champion_digest: str) -> bool:
         wish, kept = self._wish(), self._kept()
-        if wish is None or kept is None or wish.champion.digest == champion_digest:
+        if wish is None:
             return False
-        if kept.wish.champion.digest != champion_digest:
+        if wish.champion.digest == champion_digest and (kept is None or kept.is_over):
+            self._servers.keep_only(wish)
+            return False
+        if kept is None or kept.wish.champion.digest != champion_digest:
             return False
         self._go_back(kept.deployment, kept.wish, wish)
         return True
 
     def _keep(self, before: _Before) -> None:
         write_private(self._file.with_name(_BEFORE), before.model_dump_json(indent=1) + "\n")
+
+    def _end_change(self) -> None:
+        if kept := self._kept():
+            self._keep(kept.model_copy(update={"is_over": True}))
 
     def _kept(self) -> _Before | None:
         try:
@@ -136,9 +179,12 @@ class VllmDeployment:
             self._have(
                 self._api.get(DEPLOYMENTS, self._pod.service), head | {"spec": before["spec"]}
             )
+        if wish_before:
+            self._servers.keep_only(wish_before)
+        self._end_change()
 
     def _check_ours(self, found: Object | None) -> None:
-        if found and found["metadata"].get("labels", {}).get(MANAGED_BY) != OURS:
+        if found and not is_ours(found):
             raise ValueError(
                 f"Deployment {self._pod.service} in namespace {self._kuberay.namespace} is "
                 "somebody else's: give host.pod.service another name"
@@ -177,30 +223,20 @@ class VllmDeployment:
             return f"Deployment {self._pod.service} is gone: somebody has deleted it"
         if _is_rolled_out(found):
             return ""
-        pods = self._api.list(PODS, labels=f"{APP}={self._pod.service}")
-        if not pods:
+        labels = f"{APP}={self._pod.service}"
+        if not self._api.list(PODS, labels=labels):
             conditions = found.get("status", {}).get("conditions", [])
             failed = [each for each in conditions if each["type"] == "ReplicaFailure"]
             return failed[0].get("message", "") if failed else "Kubernetes has made no pod yet"
-        nothing: Object = {"metadata": {}, "spec": {}}
-        events = about(pods, self._visible(EVENTS, fields="involvedObject.kind=Pod"))
         fault = self._door(model, unproven_name(self._pod)).fault(wish)
         starts = f"its servers are not proven yet: {fault}" if fault else "it is not ready yet"
-        scene = Scene(nothing, pods, events, self._visible(NODES), starts=starts)
-        said = "; ".join(reason.text for reason in explain(scene))
-        return said or "the pod before it is still there"
-
-    def _visible(self, kind: Kind, fields: str = "") -> list[Object]:
-        """Only explanations come from these, and not everybody may see them."""
-        try:
-            return self._api.list(kind, fields=fields)
-        except KubernetesError as error:
-            if error.status not in (403, 404):
-                raise
-            return []
+        return why_not_ready(self._api, labels, starts) or "the pod before it is still there"
 
     def _manifest(self, model: HostedModel) -> Object:
-        return deployment(self._pod, self._kuberay, model, self._file)
+        containers = self._servers.containers(model, self._file)
+        return deployment(
+            self._pod, self._kuberay, model, self._file, self._servers.machine, containers
+        )
 
     def _door(self, model: HostedModel, service: str = "") -> Door:
         name = service or self._pod.service
@@ -208,7 +244,7 @@ class VllmDeployment:
         return Door(url, self._file)
 
     def _serving(self, model: HostedModel, generation: int) -> Serving:
-        return wish_for(model, generation, tuple(server_sockets(model)))
+        return wish_for(model, generation, self._servers.addresses(model))
 
     def _wish(self) -> Serving | None:
         """What was asked for last."""

@@ -4,89 +4,39 @@ import logging
 import os
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import httpx
 import pytest
-import uvicorn
 
 from configs.hosting import ServingPodConfig
 from configs.loader import ROOT, load_config
-from configs.serving import ServedAdapter, Serving
-from containers.server import door as doors
-from containers.server.door import build
-from tasks.backends import serving_manifest, vllm_deployment
-from tasks.backends.protocols import HostedModel, ModelServer
-from tasks.backends.serving_manifest import deployment, services
-from tasks.backends.vllm_deployment import VllmDeployment
+from tasks.backends.door_deployment import DoorDeployment
+from tasks.backends.pod_servers import PodServers
+from tasks.backends.serving_manifest import services
 from tasks.backends.wiring import make_backends
 from tasks.home import Home
-from tasks.ports import any_free
 from tasks.preflight.key import endpoint_key
 from tests.aws.conftest import RBAC
-from tests.aws.profiles import IMAGE, cluster_config
+from tests.aws.hosting import KEY, POD_CONFIG, SERVING_RBAC, Hosting, kubernetes, pod_runs
+from tests.aws.profiles import IMAGE
 from tests.kubernetes_api import schemas
 from tests.kubernetes_api.deployments import Deployments, IsReady
 from tests.kubernetes_api.rbac import read_rules
 from tests.kubernetes_api.server import KubernetesServer
 from tests.kubernetes_api.store import DEPLOYMENT, POD, SERVICE
 from tests.samples import reason
-from tests.trainer.stand_in_replica import PROBE, StandInReplica
 from tests.waiting import wait_until
 
-SERVING_RBAC = ROOT / "configs" / "serving-rbac.yaml"
-KEY = "a-key-of-the-endpoint"
-POD_CONFIG = {
-    "instance_type": "ml.g7e.12xlarge",
-    "memory_gb": 100,
-    "shared_memory_gb": 16,
-    "cpus": 8,
-    "key_secret": "endpoint-key",
-    "url": "http://127.0.0.1:{port}",
-}
 Object = dict[str, Any]
-Run = Callable[[Object], AbstractContextManager[IsReady]]
-
-
-@contextmanager
-def pod_runs(template: Object, **replica: Any) -> Iterator[IsReady]:
-    """The pod's containers here: the real door by its command line, stand-ins for the servers."""
-    door, *servers = template["spec"]["containers"]
-    with ExitStack() as stack:
-        for each in servers:
-            socket = Path(_argument(each, "--socket"))
-            stack.enter_context(StandInReplica(socket=socket, **replica).serve())
-        assert "--open" in door["command"]
-        port, file = int(_argument(door, "--port")), Path(_argument(door, "--serving"))
-        config = uvicorn.Config(build(file, port), port=port, log_level="critical")
-        server = uvicorn.Server(config)
-        thread = threading.Thread(target=server.run)
-        thread.start()
-        wait_until(lambda: server.started)
-        (path,) = [template["spec"]["containers"][0]["readinessProbe"]["httpGet"]["path"]]
-        yield lambda: httpx.get(f"http://127.0.0.1:{port}{path}", timeout=10).status_code == 200
-        server.should_exit = True
-        thread.join(20)
-
-
-def _argument(container: Object, name: str) -> str:
-    return container["command"][container["command"].index(name) + 1]
 
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[KubernetesServer]:
-    monkeypatch.setattr(doors, "_LOOK_EVERY_S", 0.05)
-    monkeypatch.setattr(vllm_deployment, "_LOOK_S", 0)
-    monkeypatch.setenv("VLLM_API_KEY", KEY)
-    # What is a folder of the pod there is one of this machine here; its path has to be short.
-    with TemporaryDirectory(prefix="pod-") as sockets, KubernetesServer() as running:
-        monkeypatch.setattr(serving_manifest, "_SOCKETS", Path(sockets))
-        running.rules = [*read_rules(RBAC), *read_rules(SERVING_RBAC)]
+    with kubernetes(monkeypatch) as running:
         yield running
 
 
@@ -95,58 +45,6 @@ def pods(server: KubernetesServer) -> Iterator[Deployments]:
     running = Deployments(server.store, pod_runs)
     yield running
     running.close()
-
-
-class Hosting:
-    """A home, a backend and models to serve with it."""
-
-    def __init__(self, server: KubernetesServer, folder: Path) -> None:
-        api = {key: str(value) for key, value in server.access(folder).items()}
-        kuberay = cluster_config(kuberay__api=api).kuberay
-        assert kuberay is not None
-        self.kuberay = kuberay
-        self.pod = ServingPodConfig.model_validate(POD_CONFIG)
-        self.home = Home(folder / "home").create()
-        self.backend: ModelServer = VllmDeployment(self.pod, kuberay, self.home)
-        self._folder, self._port = folder, any_free()
-
-    def adapter(self, letter: str) -> ServedAdapter:
-        folder = self._folder / letter
-        folder.mkdir(exist_ok=True)
-        (folder / "adapter_config.json").write_text("{}")
-        return ServedAdapter(digest=letter * 64, folder=folder)
-
-    def model(self, letter: str = "a", **changes: Any) -> HostedModel:
-        given: Object = {
-            "base": Path("/shared/models/base"),
-            "base_digest": "0" * 64,
-            "champion": self.adapter(letter),
-            "previous": None,
-            "alias": "maze-solver",
-            "probes": (PROBE,),
-            "num_replicas": 2,
-            "port": self._port,
-            "dtype": "bfloat16",
-            "device": "cuda",
-            "max_model_len": 4096,
-            "mazes": load_config("smoke").mazes,
-            "max_action_tokens": 8,
-            "lora_rank": 32,
-            "image": IMAGE,
-            "timeout_s": 20,
-        }
-        return HostedModel(**(given | changes))
-
-    def wish(self) -> Serving:
-        return Serving.read(self.home.hosting / "serving.json")
-
-    def answer(self, letter: str) -> str:
-        """Digest of whoever answers to the alias."""
-        url = f"http://127.0.0.1:{self._port}/v1/chat/completions"
-        body = {"model": "maze-solver", "messages": [{"role": "user", "content": "?"}]}
-        headers = {"Authorization": f"Bearer {KEY}"}
-        answer = httpx.post(url, json=body, headers=headers, timeout=30).raise_for_status()
-        return answer.headers["x-ariadne-digest"][:1]
 
 
 @pytest.fixture
@@ -161,10 +59,10 @@ def test_an_adapter_is_served_found_and_followed_by_another_without_a_new_pod(
     assert hosting.backend.find(first) is None
     endpoint = hosting.backend.serve(first)
     assert endpoint.models == {"base": "0" * 64, "maze-solver": "a" * 64}
-    assert hosting.backend.find(first) == endpoint and hosting.answer("a") == "a"
+    assert hosting.backend.find(first) == endpoint and hosting.serves("a")
     assert hosting.backend.find(second) is None
     hosting.backend.serve(second)
-    assert hosting.answer("b") == "b" and hosting.backend.find(first) is None
+    assert hosting.serves("b") and hosting.backend.find(first) is None
     assert pods.num_pods == 1
     without_key = httpx.get(endpoint.url + "/models", timeout=10)
     assert without_key.status_code == 401
@@ -185,7 +83,7 @@ def test_an_adapter_that_does_not_load_leaves_the_one_before_in_service(
     gone = hosting.model("b")
     (gone.champion.folder / "adapter_config.json").unlink()
     assert "does not load" in reason(lambda: hosting.backend.serve(gone))
-    assert hosting.wish().champion.digest == "a" * 64 and hosting.answer("a") == "a"
+    assert hosting.wish().champion.digest == "a" * 64 and hosting.serves("a")
     wait_until(lambda: hosting.backend.find(hosting.model("a")))
 
 
@@ -207,7 +105,7 @@ def test_a_new_image_that_does_not_come_up_leaves_the_pod_before_in_service(
     assert "host: waiting: a pod: it is not ready yet" in caplog.text
     (found,) = server.store.items(DEPLOYMENT)
     door = found["spec"]["template"]["spec"]["containers"][0]
-    assert door["image"] == IMAGE.reference and hosting.answer("a") == "a"
+    assert door["image"] == IMAGE.reference and hosting.serves("a")
 
 
 def test_a_pod_that_no_machine_takes_is_told(
@@ -226,7 +124,7 @@ def test_a_pod_that_no_machine_takes_is_told(
 def test_somebody_elses_deployment_stops_before_anything_is_asked_for(
     hosting: Hosting, server: KubernetesServer
 ) -> None:
-    other = deployment(hosting.pod, hosting.kuberay, hosting.model(), Path("/f"))
+    other = hosting.deployment(hosting.model())
     other["metadata"] = {"name": "maze-solver", "namespace": "ariadne"}
     server.store.create(DEPLOYMENT, "ariadne", other)
     told = reason(lambda: hosting.backend.serve(hosting.model()))
@@ -274,7 +172,8 @@ def test_every_manifest_is_valid_under_the_strict_schema(
     hosting: Hosting, device: str, extra: Object
 ) -> None:
     pod = ServingPodConfig.model_validate(POD_CONFIG | extra)
-    made = deployment(pod, hosting.kuberay, hosting.model(device=device), Path("/shared/f"))
+    hosting.pod, hosting.servers = pod, PodServers(pod, hosting.kuberay)
+    made = hosting.deployment(hosting.model(device=device))
     schemas.check("Deployment", "apps", "v1", made)
     for each in services(pod, hosting.kuberay, 8100):
         schemas.check("Service", "", "v1", each)
@@ -286,7 +185,7 @@ def test_every_manifest_is_valid_under_the_strict_schema(
 def test_the_pod_has_a_gpu_for_each_server_reads_the_volume_only_and_hides_the_key(
     hosting: Hosting,
 ) -> None:
-    made = deployment(hosting.pod, hosting.kuberay, hosting.model(), Path("/shared/f"))
+    made = hosting.deployment(hosting.model())
     spec = made["spec"]["template"]["spec"]
     door, *servers = spec["containers"]
     assert [each["resources"]["limits"]["nvidia.com/gpu"] for each in servers] == ["1", "1"]
@@ -349,4 +248,4 @@ def test_what_makes_no_sense_is_refused(profile: str, given: Object, said: str) 
 def test_the_profile_picks_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")  # nobody asks it
     made = make_backends(load_config("hyperpod"), Home(tmp_path))
-    assert isinstance(made.models, VllmDeployment)
+    assert isinstance(made.models, DoorDeployment)
