@@ -9,9 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import botocore.session
 import httpx
 import pytest
 import yaml
+from botocore import xform_name
+from botocore.validate import ParamValidator
 
 from configs.loader import ROOT, load_config
 from tasks.backends.ray_manifest import persistent_volume, volume_claim
@@ -140,6 +143,58 @@ def test_the_worker_has_the_key_that_the_profiles_endpoint_asks_for() -> None:
     assert pod
     given = variables(WORKER["containers"][0])["VLLM_API_KEY"]
     assert given == {"secretKeyRef": {"name": pod.key_secret, "key": "key"}}
+
+
+def shown(language: str) -> list[Any]:
+    """The blocks of this language in the manual."""
+    return [yaml.safe_load(each) for each in re.findall(rf"```{language}\n(.*?)```", MANUAL, re.S)]
+
+
+def test_the_groups_of_machines_in_the_manual_are_what_aws_takes_and_the_pods_need() -> None:
+    groups, _ = shown("json")
+    sagemaker = botocore.session.get_session().get_service_model("sagemaker")
+    shape = sagemaker.operation_model("CreateCluster").input_shape.members["InstanceGroups"]
+    report = ParamValidator().validate(groups, shape)
+    assert not report.has_errors(), report.generate_report()
+    kinds = shape.member.members["InstanceType"].enum
+    assert all(each["InstanceType"] in kinds for each in groups)
+
+    config = load_config("hyperpod")
+    kuberay, pod = config.cluster.kuberay, config.host.pod
+    assert kuberay and pod
+    counts = {each["InstanceGroupName"]: each["InstanceCount"] for each in groups}
+    of = {each["InstanceGroupName"]: each["InstanceType"] for each in groups}
+    assert counts == {"workers": config.cluster.num_workers, "head": 1, "serving": 1, "system": 1}
+    assert of["workers"] == kuberay.worker.instance_type
+    assert (of["head"], of["serving"]) == (kuberay.head.instance_type, pod.instance_type)
+    place = "sagemaker.amazonaws.com/instance-group-name"
+    assert {each["nodeSelector"][place] for _, each in pods()} == {"system"}
+    for group, kind in of.items():
+        assert f"| `{group}` | {kind} | {counts[group]} | 2 |" in MANUAL
+        assert f'"{kind} for cluster usage" {counts[group]}' in MANUAL.replace("\n", " ")
+    assert f'clusters" {sum(counts.values())}.' in MANUAL
+
+
+def test_the_policy_in_the_manual_allows_what_is_called_and_nothing_else() -> None:
+    _, policy = shown("json")
+    actions = [action for rule in policy["Statement"] for action in rule["Action"]]
+    allowed = {xform_name(action.split(":")[1]) for action in actions}
+    code = {path.name: path.read_text() for path in (ROOT / "tasks" / "backends").glob("*.py")}
+    assert {name for name in allowed if not re.search(rf"\b{name}\b", str(code))} == set()
+    builds = re.findall(r"self\._(?:ecr|s3|codebuild)\.(\w+)\(", code["codebuild.py"])
+    looks = re.findall(r'self\._ask\(\s*"\w+", *\s*"(\w+)"', code["hyperpod.py"])
+    assert builds and looks and {*builds, *looks} <= allowed
+
+
+def test_the_volume_is_given_to_the_user_that_writes_there() -> None:
+    (owner,) = shown("yaml")
+    schemas.check("Pod", "", "v1", owner)
+    (container,) = owner["spec"]["containers"]
+    (volume,), (mount,) = owner["spec"]["volumes"], container["volumeMounts"]
+    number, (shared,) = WORKER["securityContext"]["runAsUser"], WORKER["volumes"]
+    assert container["command"] == ["chown", f"{number}:{number}", mount["mountPath"]]
+    assert volume == shared and mount in WORKER["containers"][0]["volumeMounts"]
+    assert MANUAL.index("apply -f owner.yaml") < MANUAL.index("apply -k configs")
 
 
 def test_only_the_worker_may_speak_to_kubernetes() -> None:
