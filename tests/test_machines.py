@@ -29,9 +29,9 @@ WORKERS = ("a", "b", "c")
 
 @pytest.fixture
 def config(monkeypatch: pytest.MonkeyPatch) -> PostTrainConfig:
-    """The profile of the cluster, whose workers need 200 GB of RAM."""
+    """The profile of the cluster, whose workers need 200 GB of RAM and here an EFA each."""
     monkeypatch.setattr(machines, "memory_needed_gb", lambda _: 200.0)
-    return load_config("hyperpod")
+    return load_config("hyperpod", {"cluster.kuberay.worker.efa_interfaces": 1})
 
 
 def node(name: str, **changes: Any) -> NodeFacts:

@@ -222,11 +222,22 @@ def test_an_image_that_can_be_built_says_where_it_goes() -> None:
 
 
 def test_a_quota_that_is_too_small_says_how_many_and_where_to_ask() -> None:
-    who, workers, head = account_findings(hyperpod(), Account())
-    assert who.ok and head.ok and not workers.ok
+    who, workers, hosting, head = account_findings(hyperpod(), Account())
+    assert who.ok and hosting.ok and head.ok and not workers.ok
     assert workers.detail == "the run needs 3 and the account may have 2"
     assert '"ml.g7e.12xlarge for cluster usage"' in workers.fix
     assert all(each.ok for each in account_findings(hyperpod(), Account(allowed=None)))
+
+
+def test_the_machine_of_the_endpoint_is_asked_for_before_training_is_paid_for() -> None:
+    found = {each.name: each for each in account_findings(hyperpod(), Account(allowed=0))}
+    hosting = found["quota of ml.g7e.2xlarge"]
+    assert not hosting.ok and hosting.detail == "the run needs 1 and the account may have 0"
+    # Its servers are in one pod; machines of one kind are asked for together.
+    several = hyperpod(host__num_replicas=2, host__pod__instance_type="ml.g7e.12xlarge")
+    found = {each.name: each for each in account_findings(several, Account())}
+    assert found["quota of ml.g7e.12xlarge"].detail.startswith("the run needs 4 ")
+    assert len(found) == 3
 
 
 def test_without_credentials_nothing_else_is_asked() -> None:

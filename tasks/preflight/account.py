@@ -2,7 +2,6 @@
 
 from collections import Counter
 
-from configs.kuberay import KubeRayConfig
 from configs.schema import PostTrainConfig
 from tasks.backends.protocols import Account
 from tasks.preflight.findings import Finding
@@ -15,15 +14,19 @@ def account_findings(config: PostTrainConfig, account: Account) -> list[Finding]
     except RuntimeError as error:
         return [_refused("credentials", error)]
     findings = [Finding(name="credentials", ok=True, detail=who)]
-    if config.cluster.kuberay:
-        wanted = _machines(config.cluster.kuberay, config.cluster.num_workers)
+    if wanted := _machines(config):
         findings += [_quota(account, kind, count) for kind, count in sorted(wanted.items())]
     return findings
 
 
-def _machines(kuberay: KubeRayConfig, num_workers: int) -> Counter[str]:
-    kinds = Counter({kuberay.head.instance_type: 1})
-    kinds[kuberay.worker.instance_type] += num_workers
+def _machines(config: PostTrainConfig) -> Counter[str]:
+    """How many of each kind training and hosting have at the same time."""
+    kinds: Counter[str] = Counter()
+    if kuberay := config.cluster.kuberay:
+        kinds[kuberay.head.instance_type] += 1
+        kinds[kuberay.worker.instance_type] += config.cluster.num_workers
+    if pod := config.host.pod:
+        kinds[pod.instance_type] += 1  # one pod, with all its servers
     return kinds
 
 

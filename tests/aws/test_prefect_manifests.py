@@ -1,6 +1,7 @@
 """The control plane in the cluster: its manifests, and a real server set up as they set it up."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -8,9 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import botocore.session
 import httpx
 import pytest
 import yaml
+from botocore import xform_name
+from botocore.validate import ParamValidator
 
 from configs.loader import ROOT, load_config
 from tasks.backends.ray_manifest import persistent_volume, volume_claim
@@ -24,6 +28,7 @@ from tests.waiting import wait_until
 
 Object = dict[str, Any]
 CONFIGS = ROOT / "configs"
+MANUAL = (ROOT / "docs" / "hyperpod.md").read_text()
 KUSTOMIZATION: Object = yaml.safe_load((CONFIGS / "kustomization.yaml").read_text())
 FILES = [CONFIGS / name for name in KUSTOMIZATION["resources"]]
 OBJECTS: list[Object] = [
@@ -83,6 +88,13 @@ def test_every_file_of_the_folder_is_applied() -> None:
 def test_every_image_is_one_that_the_kustomization_pins_by_digest() -> None:
     pinned = {each["name"] for each in KUSTOMIZATION["images"] if "digest" in each}
     assert {each["image"] for _, pod in pods() for each in containers(pod)} == pinned
+    assert all("/" in each["newName"] for each in KUSTOMIZATION["images"]), "of no registry"
+
+
+def test_the_rights_of_every_backend_of_the_profile_are_applied() -> None:
+    config, rights = load_config("hyperpod"), {"kuberay-rbac.yaml", "serving-rbac.yaml"}
+    assert (config.cluster.backend, config.host.backend) == ("kuberay", "vllm_deployment")
+    assert {path.name for path in FILES if path.name.endswith("-rbac.yaml")} == rights
 
 
 def test_every_pod_is_without_privileges_and_has_room_of_its_own() -> None:
@@ -97,26 +109,92 @@ def test_every_pod_is_without_privileges_and_has_room_of_its_own() -> None:
 
 
 def test_no_password_is_in_a_manifest() -> None:
-    """Values are plain or come from the Secret; those that hold a password only refer to it."""
+    """Values are plain or come from a Secret; those that hold a password only refer to it."""
     for name, pod in pods():
         for container in containers(pod):
             for each in container.get("env", []):
                 secret = any(word in each["name"] for word in ("PASSWORD", "AUTH_STRING", "KEY"))
-                assert not secret or each["valueFrom"]["secretKeyRef"]["name"] == "ariadne", name
+                assert secret == ("valueFrom" in each), f"{name}: {each['name']}"
                 if "://" in each.get("value", "") and "@" in each["value"]:
                     assert ":$(POSTGRES_PASSWORD)@" in each["value"]
 
 
-def test_the_documentation_makes_every_key_of_the_secret() -> None:
-    keys = {
-        each["valueFrom"]["secretKeyRef"]["key"]
-        for _, pod in pods()
-        for container in containers(pod)
-        for each in container.get("env", [])
-        if "valueFrom" in each
-    }
-    text = (ROOT / "docs" / "hyperpod.md").read_text()
-    assert keys and all(f"--from-literal={key}=" in text for key in keys)
+def secrets() -> dict[str, set[str]]:
+    """The Secrets that pods read, each with its keys."""
+    found: dict[str, set[str]] = {}
+    for _, pod in pods():
+        for container in containers(pod):
+            for each in container.get("env", []):
+                if "valueFrom" in each:
+                    (reference,) = each["valueFrom"].values()
+                    found.setdefault(reference["name"], set()).add(reference["key"])
+    return found
+
+
+def test_the_documentation_makes_both_secrets_with_every_key() -> None:
+    commands = re.findall(r"kubectl create secret generic (\S+)((?:.*\\\n)*.*)", MANUAL)
+    made = {name: set(re.findall(r"--from-literal=([^=]+)=", rest)) for name, rest in commands}
+    assert made == secrets()
+    assert set(made) == {"ariadne", "maze-solver-key"}
+
+
+def test_the_worker_has_the_key_that_the_profiles_endpoint_asks_for() -> None:
+    pod = load_config("hyperpod").host.pod
+    assert pod
+    given = variables(WORKER["containers"][0])["VLLM_API_KEY"]
+    assert given == {"secretKeyRef": {"name": pod.key_secret, "key": "key"}}
+
+
+def shown(language: str) -> list[Any]:
+    """The blocks of this language in the manual."""
+    return [yaml.safe_load(each) for each in re.findall(rf"```{language}\n(.*?)```", MANUAL, re.S)]
+
+
+def test_the_groups_of_machines_in_the_manual_are_what_aws_takes_and_the_pods_need() -> None:
+    groups, _ = shown("json")
+    sagemaker = botocore.session.get_session().get_service_model("sagemaker")
+    shape = sagemaker.operation_model("CreateCluster").input_shape.members["InstanceGroups"]
+    report = ParamValidator().validate(groups, shape)
+    assert not report.has_errors(), report.generate_report()
+    kinds = shape.member.members["InstanceType"].enum
+    assert all(each["InstanceType"] in kinds for each in groups)
+
+    config = load_config("hyperpod")
+    kuberay, pod = config.cluster.kuberay, config.host.pod
+    assert kuberay and pod
+    counts = {each["InstanceGroupName"]: each["InstanceCount"] for each in groups}
+    of = {each["InstanceGroupName"]: each["InstanceType"] for each in groups}
+    assert counts == {"workers": config.cluster.num_workers, "head": 1, "serving": 1, "system": 1}
+    assert of["workers"] == kuberay.worker.instance_type
+    assert (of["head"], of["serving"]) == (kuberay.head.instance_type, pod.instance_type)
+    place = "sagemaker.amazonaws.com/instance-group-name"
+    assert {each["nodeSelector"][place] for _, each in pods()} == {"system"}
+    for group, kind in of.items():
+        assert f"| `{group}` | {kind} | {counts[group]} | 2 |" in MANUAL
+        assert f'"{kind} for cluster usage" {counts[group]}' in MANUAL.replace("\n", " ")
+    assert f'clusters" {sum(counts.values())}.' in MANUAL
+
+
+def test_the_policy_in_the_manual_allows_what_is_called_and_nothing_else() -> None:
+    _, policy = shown("json")
+    actions = [action for rule in policy["Statement"] for action in rule["Action"]]
+    allowed = {xform_name(action.split(":")[1]) for action in actions}
+    code = {path.name: path.read_text() for path in (ROOT / "tasks" / "backends").glob("*.py")}
+    assert {name for name in allowed if not re.search(rf"\b{name}\b", str(code))} == set()
+    builds = re.findall(r"self\._(?:ecr|s3|codebuild)\.(\w+)\(", code["codebuild.py"])
+    looks = re.findall(r'self\._ask\(\s*"\w+", *\s*"(\w+)"', code["hyperpod.py"])
+    assert builds and looks and {*builds, *looks} <= allowed
+
+
+def test_the_volume_is_given_to_the_user_that_writes_there() -> None:
+    (owner,) = shown("yaml")
+    schemas.check("Pod", "", "v1", owner)
+    (container,) = owner["spec"]["containers"]
+    (volume,), (mount,) = owner["spec"]["volumes"], container["volumeMounts"]
+    number, (shared,) = WORKER["securityContext"]["runAsUser"], WORKER["volumes"]
+    assert container["command"] == ["chown", f"{number}:{number}", mount["mountPath"]]
+    assert volume == shared and mount in WORKER["containers"][0]["volumeMounts"]
+    assert MANUAL.index("apply -f owner.yaml") < MANUAL.index("apply -k configs")
 
 
 def test_only_the_worker_may_speak_to_kubernetes() -> None:
@@ -126,11 +204,13 @@ def test_only_the_worker_may_speak_to_kubernetes() -> None:
         assert speaks == (name == "Deployment/prefect-worker")
     bindings = [each for each in OBJECTS if each["kind"].endswith("RoleBinding")]
     subjects = {subject["name"] for each in bindings for subject in each["subjects"]}
-    assert subjects == {WORKER["serviceAccountName"]} and len(bindings) == 2
+    assert subjects == {WORKER["serviceAccountName"]} and len(bindings) == 3
 
 
 def test_no_right_is_a_wildcard_and_no_secret_can_be_read() -> None:
-    for rule in read_rules(CONFIGS / "kuberay-rbac.yaml"):
+    rules = [rule for path in FILES for rule in read_rules(path)]
+    assert rules
+    for rule in rules:
         assert "*" not in rule.verbs | rule.resources | rule.groups
         assert not rule.resources & {"secrets", "serviceaccounts", "roles", "rolebindings"}
 

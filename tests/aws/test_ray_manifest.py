@@ -26,7 +26,7 @@ OPTIONS: tuple[dict[str, Any], ...] = (
     QUEUE,
     REDIS,
     {"kuberay__pod_priority": "high", "kuberay__remote_endpoint": False},
-    {"kuberay__worker__efa_interfaces": 0, "kuberay__head__only_healthy": False},
+    {"kuberay__worker__efa_interfaces": 1, "kuberay__head__only_healthy": False},
     {"num_workers": 1, "gpus_per_worker": 8, "kuberay__environment": {"NCCL_DEBUG": "INFO"}},
 )
 
@@ -73,7 +73,7 @@ def test_volume_and_claim_are_valid_and_bind_each_other() -> None:
 
 
 def test_pods_go_to_healthy_machines_of_their_kind_with_gpus_and_efa() -> None:
-    head, workers = groups(made())
+    head, workers = groups(made(kuberay__worker__efa_interfaces=1))
     healthy = {"sagemaker.amazonaws.com/node-health-status": "Schedulable"}
     kind = "node.kubernetes.io/instance-type"
     assert head["template"]["spec"]["nodeSelector"] == {kind: "ml.r5d.16xlarge", **healthy}
@@ -89,8 +89,9 @@ def test_pods_go_to_healthy_machines_of_their_kind_with_gpus_and_efa() -> None:
 
 
 def test_without_efa_nothing_asks_for_it() -> None:
-    assert "efa" not in str(made(kuberay__worker__efa_interfaces=0)).lower()
-    assert {"name": "FI_PROVIDER", "value": "efa"} in container(groups(made())[1])["env"]
+    assert "efa" not in str(groups(made())).lower(), "the profile's image has no plugin for it"
+    _, workers = groups(made(kuberay__worker__efa_interfaces=1))
+    assert {"name": "FI_PROVIDER", "value": "efa"} in container(workers)["env"]
 
 
 def test_the_dashboard_is_open_to_the_endpoint_operator_and_shown_in_studio() -> None:
